@@ -13,11 +13,20 @@ static const struct {
 #undef X
 };
 
-static int known(enum status s) { return (int)s >= 0 && (size_t)s < sizeof table / sizeof table[0]; }
+static int known(enum status s)
+{
+    return (int)s >= 0 && (size_t)s < sizeof table / sizeof table[0];
+}
 
-const char *status_text(enum status s) { return known(s) ? table[s].text : "internal error"; }
+const char *status_text(enum status s)
+{
+    return known(s) ? table[s].text : "internal error";
+}
 
-int status_exit_code(enum status s) { return known(s) ? table[s].exit_code : 4; }
+int status_exit_code(enum status s)
+{
+    return known(s) ? table[s].exit_code : 4;
+}
 
 enum status fail(struct why *why, enum status s, const char *format, ...)
 {
