@@ -51,13 +51,13 @@ static enum status check_shape(const struct shape *s, struct why *why)
     };
     for (size_t i = 0; i < sizeof dims / sizeof dims[0]; i++)
         if (dims[i].value < 1 || dims[i].value > dims[i].high)
-            return fail(why, STATUS_BAD_INPUT, "%s %d: expected 1..%d", dims[i].name, dims[i].value,
-                        dims[i].high);
+            return status_fail(why, STATUS_BAD_INPUT, "%s %d: expected 1..%d", dims[i].name, dims[i].value,
+                               dims[i].high);
     if (s->num_qo_heads % s->num_kv_heads)
-        return fail(why, STATUS_BAD_INPUT, "num_qo_heads %d: expected a multiple of num_kv_heads %d",
-                    s->num_qo_heads, s->num_kv_heads);
+        return status_fail(why, STATUS_BAD_INPUT, "num_qo_heads %d: expected a multiple of num_kv_heads %d",
+                           s->num_qo_heads, s->num_kv_heads);
     if ((unsigned)s->q_dtype >= DTYPE_COUNT || (unsigned)s->kv_dtype >= DTYPE_COUNT)
-        return fail(why, STATUS_BAD_INPUT, "dtype: expected fp32, fp16 or bf16");
+        return status_fail(why, STATUS_BAD_INPUT, "dtype: expected fp32, fp16 or bf16");
     return STATUS_OK;
 }
 
@@ -65,14 +65,16 @@ static enum status check_mask(const struct batch *b, struct why *why)
 {
     const struct mask *m = &b->mask;
     if (m->window_left < -1)
-        return fail(why, STATUS_BAD_INPUT, "window_left %d: expected -1 (none) or more", m->window_left);
+        return status_fail(why, STATUS_BAD_INPUT, "window_left %d: expected -1 (none) or more",
+                           m->window_left);
     if (!(m->logits_soft_cap >= 0) || !isfinite(m->logits_soft_cap))
-        return fail(why, STATUS_BAD_INPUT, "logits_soft_cap: expected 0 (none) or a positive number");
+        return status_fail(why, STATUS_BAD_INPUT, "logits_soft_cap: expected 0 (none) or a positive number");
     if (!(m->sm_scale >= 0) || !isfinite(m->sm_scale))
-        return fail(why, STATUS_BAD_INPUT, "sm_scale: expected 0 (1/sqrt(head_dim)) or a positive number");
+        return status_fail(why, STATUS_BAD_INPUT,
+                           "sm_scale: expected 0 (1/sqrt(head_dim)) or a positive number");
     for (int32_t h = 0; m->sink && h < b->shape.num_qo_heads; h++)
         if (!isfinite(m->sink[h]))
-            return fail(why, STATUS_BAD_INPUT, "sink[%d]: expected a finite number", h);
+            return status_fail(why, STATUS_BAD_INPUT, "sink[%d]: expected a finite number", h);
     return STATUS_OK;
 }
 
@@ -82,19 +84,20 @@ static enum status check_request(const struct batch *b, int32_t r, struct why *w
     const int64_t qo_len = (int64_t)b->qo_indptr[r + 1] - b->qo_indptr[r];
     const int64_t pages = (int64_t)kv_indptr[r + 1] - kv_indptr[r];
     if (qo_len < 0)
-        return fail(why, STATUS_BAD_INPUT, "request %d: qo_len %lld: expected >= 0", r, (long long)qo_len);
+        return status_fail(why, STATUS_BAD_INPUT, "request %d: qo_len %lld: expected >= 0", r,
+                           (long long)qo_len);
     if (b->kv_len[r] < 0)
-        return fail(why, STATUS_BAD_INPUT, "request %d: kv_len %d: expected >= 0", r, b->kv_len[r]);
+        return status_fail(why, STATUS_BAD_INPUT, "request %d: kv_len %d: expected >= 0", r, b->kv_len[r]);
     const int64_t want = ((int64_t)b->kv_len[r] + b->kv.page_size - 1) / b->kv.page_size;
     if (pages != want)
-        return fail(why, STATUS_BAD_INPUT,
-                    "request %d: %lld pages: expected %lld for kv_len %d at page_size %d", r,
-                    (long long)pages, (long long)want, b->kv_len[r], b->kv.page_size);
+        return status_fail(why, STATUS_BAD_INPUT,
+                           "request %d: %lld pages: expected %lld for kv_len %d at page_size %d", r,
+                           (long long)pages, (long long)want, b->kv_len[r], b->kv.page_size);
     for (int32_t p = kv_indptr[r]; p < kv_indptr[r + 1]; p++)
         if (b->kv.kv_indices[p] < 0 || b->kv.kv_indices[p] >= b->kv.num_pages)
-            return fail(why, STATUS_BAD_INPUT,
-                        "request %d: kv_indices[%d] = %d: expected a page id in [0, %d)", r, p,
-                        b->kv.kv_indices[p], b->kv.num_pages);
+            return status_fail(why, STATUS_BAD_INPUT,
+                               "request %d: kv_indices[%d] = %d: expected a page id in [0, %d)", r, p,
+                               b->kv.kv_indices[p], b->kv.num_pages);
     return STATUS_OK;
 }
 
@@ -102,19 +105,20 @@ enum status batch_check(const struct batch *b, struct why *why)
 {
     TRY(check_shape(&b->shape, why));
     TRY(check_mask(b, why));
-    if (b->n_requests < 0) return fail(why, STATUS_BAD_INPUT, "n_requests %d: expected >= 0", b->n_requests);
+    if (b->n_requests < 0)
+        return status_fail(why, STATUS_BAD_INPUT, "n_requests %d: expected >= 0", b->n_requests);
     if (b->kv.page_size < 1 || b->kv.page_size > BATCH_MAX_PAGE_SIZE)
-        return fail(why, STATUS_BAD_INPUT, "page_size %d: expected 1..%d", b->kv.page_size,
-                    BATCH_MAX_PAGE_SIZE);
+        return status_fail(why, STATUS_BAD_INPUT, "page_size %d: expected 1..%d", b->kv.page_size,
+                           BATCH_MAX_PAGE_SIZE);
     if (b->kv.num_pages < 0)
-        return fail(why, STATUS_BAD_INPUT, "num_pages %d: expected >= 0", b->kv.num_pages);
+        return status_fail(why, STATUS_BAD_INPUT, "num_pages %d: expected >= 0", b->kv.num_pages);
     if (b->qo_indptr[0] != 0 || b->kv.kv_indptr[0] != 0)
-        return fail(why, STATUS_BAD_INPUT, "qo_indptr[0], kv_indptr[0]: expected 0");
+        return status_fail(why, STATUS_BAD_INPUT, "qo_indptr[0], kv_indptr[0]: expected 0");
     for (int32_t r = 0; r < b->n_requests; r++)
         TRY(check_request(b, r, why));
     const int64_t rows = (int64_t)b->qo_indptr[b->n_requests] * b->shape.num_qo_heads;
     if (rows > INT32_MAX)
-        return fail(why, STATUS_TOO_LARGE, "%lld query rows x heads: expected at most %d", (long long)rows,
-                    INT32_MAX);
+        return status_fail(why, STATUS_TOO_LARGE, "%lld query rows x heads: expected at most %d",
+                           (long long)rows, INT32_MAX);
     return STATUS_OK;
 }

@@ -80,13 +80,14 @@ static enum status check_options(const struct policy *policy, const struct optio
             for (const struct policy_option *k = policy->options; k && k->name && used < sizeof known; k++)
                 used +=
                     (size_t)snprintf(known + used, sizeof known - used, "%s%s", used ? ", " : "", k->name);
-            return fail(why, STATUS_UNKNOWN_NAME, "policy %s has no option '%.40s': expected one of: %s",
-                        policy->name, name, known);
+            return status_fail(why, STATUS_UNKNOWN_NAME,
+                               "policy %s has no option '%.40s': expected one of: %s", policy->name, name,
+                               known);
         }
         const bool is_int = strncmp(o->values, "int:", 4) == 0;
         if (is_int ? !is_int_in(o->values, value, &ignored) : !is_listed(o->values, value))
-            return fail(why, STATUS_BAD_INPUT, "policy %s: option %s=%.40s: expected %s", policy->name, name,
-                        value, o->values);
+            return status_fail(why, STATUS_BAD_INPUT, "policy %s: option %s=%.40s: expected %s", policy->name,
+                               name, value, o->values);
     }
     return STATUS_OK;
 }

@@ -94,12 +94,12 @@ TANDEM_INLINE int32_t ticket_role(struct ticket t, int32_t sm_ticket)
     case TICKET_HALF:
         return sm_ticket % 2 == 0 ? WORK_PREFILL : WORK_DECODE;
     case TICKET_EXACT:
-        /* (k+1)P + D - 1 rounds up: the first ticket of an SM is a prefill, as in the published rule. The cycle of
-         * P + D keeps the product small. */
+        /* ticket k is a prefill when ceil(k P / (P + D)) steps up: the first one is, as in the published rule */
         cycle = p + d;
         sm_ticket %= cycle;
-        return ((int64_t)(sm_ticket + 1) * p + d - 1) / cycle > ((int64_t)sm_ticket * p + d - 1) / cycle ? WORK_PREFILL
-                                                                                                     : WORK_DECODE;
+        return ((int64_t)(sm_ticket + 1) * p + cycle - 1) / cycle > ((int64_t)sm_ticket * p + cycle - 1) / cycle
+                   ? WORK_PREFILL
+                   : WORK_DECODE;
     default:
         if (p <= d) return sm_ticket % (d / p + 1) == 0 ? WORK_PREFILL : WORK_DECODE;
         cycle = p / d + 1;

@@ -28,6 +28,17 @@ int status_exit_code(enum status s)
     return known(s) ? table[s].exit_code : 4;
 }
 
+enum status status_fail(struct why *why, enum status s, const char *format, ...)
+{
+    if (why) {
+        va_list args;
+        va_start(args, format);
+        vsnprintf(why->text, sizeof why->text, format, args);
+        va_end(args);
+    }
+    return s;
+}
+
 enum status fail(struct why *why, enum status s, const char *format, ...)
 {
     if (why) {

@@ -36,11 +36,16 @@ const char *status_text(enum status s);
 int status_exit_code(enum status s);
 
 /* Formats the reason into *why (truncating, never failing; why may be NULL) and returns s, so that a check and its
- * report are one line: `if (n < 0) return fail(why, STATUS_BAD_INPUT, "qo_len %d: expected >= 0", n);` */
+ * report are one line: `if (n < 0) return status_fail(why, STATUS_BAD_INPUT, "qo_len %d: expected >= 0", n);` */
 #if defined(__GNUC__)
-__attribute__((format(printf, 3, 4)))
+#define STATUS_PRINTF __attribute__((format(printf, 3, 4)))
+#else
+#define STATUS_PRINTF
 #endif
-enum status fail(struct why *why, enum status s, const char *format, ...);
+enum status status_fail(struct why *why, enum status s, const char *format, ...) STATUS_PRINTF;
+#ifndef fail
+enum status fail(struct why *why, enum status s, const char *format, ...) STATUS_PRINTF; /* old name, going away */
+#endif
 
 /* Check and forward in one line. */
 #define TRY(expr)                                                                                            \
