@@ -4,44 +4,18 @@
  *   slot 1 |BBBB|CCCCCC|EEEEE|       imbalance = makespan / (total work / slots)
  */
 #include "sched/cost.h"
+#include "sched/heap.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* Slots as a binary min-heap of (free at, index); ties go to the lower index. */
-struct slot {
-    double free_ns;
-    int32_t index;
-};
-
-static bool slot_before(struct slot a, struct slot b)
-{
-    return a.free_ns < b.free_ns || (a.free_ns == b.free_ns && a.index < b.index);
-}
-
-/* Restores the heap after its root's time grew. */
-static void sift_down(struct slot *heap, int32_t n)
-{
-    const struct slot moved = heap[0];
-    int32_t i = 0;
-    for (;;) {
-        int32_t child = 2 * i + 1;
-        if (child >= n) break;
-        if (child + 1 < n && slot_before(heap[child + 1], heap[child])) child++;
-        if (!slot_before(heap[child], moved)) break;
-        heap[i] = heap[child];
-        i = child;
-    }
-    heap[i] = moved;
-}
 
 struct schedule {
     const struct plan *plan;
     const struct grid *grid;
     const double *item_ns; /* [n_items] */
     const struct gpu *gpu;
-    struct slot *heap;
+    struct heap_slot *heap;
     int32_t n_slots;
     double makespan_ns, total_ns;
 };
@@ -49,10 +23,10 @@ struct schedule {
 /* Gives work to the slot that is free first, among the first n_live. */
 static void place(struct schedule *s, int32_t n_live, double ns)
 {
-    s->heap[0].free_ns += ns;
+    s->heap[0].load += ns;
     s->total_ns += ns;
-    if (s->heap[0].free_ns > s->makespan_ns) s->makespan_ns = s->heap[0].free_ns;
-    sift_down(s->heap, n_live);
+    if (s->heap[0].load > s->makespan_ns) s->makespan_ns = s->heap[0].load;
+    heap_sift_root(s->heap, n_live);
 }
 
 static void schedule_fixed(struct schedule *s)
@@ -100,7 +74,7 @@ static enum status schedule_queue(struct schedule *s)
             place(s, live, s->item_ns[next[order[k]]++]);
         } else {
             s->heap[0] = s->heap[--live];
-            if (live > 0) sift_down(s->heap, live);
+            if (live > 0) heap_sift_root(s->heap, live);
         }
     }
     free(next);
@@ -109,8 +83,7 @@ static enum status schedule_queue(struct schedule *s)
 
 static enum status schedule_grid(struct schedule *s)
 {
-    for (int32_t i = 0; i < s->n_slots; i++)
-        s->heap[i] = (struct slot){0, i};
+    heap_reset(s->heap, s->n_slots);
     s->makespan_ns = s->total_ns = 0;
     if (s->grid->dispatch == DISPATCH_QUEUE) return schedule_queue(s);
     if (s->grid->dispatch == DISPATCH_FIXED)
@@ -133,7 +106,7 @@ enum status cost_imbalance(const struct plan *p, const struct batch *b, const st
         if (slots > max_slots) max_slots = slots;
     }
     double *item_ns = malloc(((size_t)p->n_items + 1) * sizeof *item_ns);
-    struct slot *heap = malloc((size_t)max_slots * sizeof *heap);
+    struct heap_slot *heap = malloc((size_t)max_slots * sizeof *heap);
     if (!item_ns || !heap) status = STATUS_NO_MEMORY;
     for (int32_t i = 0; status == STATUS_OK && i < p->n_items; i++)
         item_ns[i] = cost_item(p, b, kernels, &p->items[i]).ns;

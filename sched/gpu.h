@@ -1,8 +1,8 @@
 /* gpu: one GPU as numbers. Filled from sim/gpus/NAME.ini by lab/, read by policies, cost and simulator.
  *
- * Every value in the files carries its source. A policy may read all of it; nothing here knows what a kernel is
- * (sched/kernel.h) or how contention works (sim/). Rates are per nanosecond: 1 GB/s = 1 byte/ns, 1 TFLOP/s = 1000
- * FLOP/ns. */
+ * Every value in the files carries its source. A policy may read all of it; nothing here knows what a kernel
+ * is (sched/kernel.h) or how contention works (sim/). Rates are per nanosecond: 1 GB/s = 1 byte/ns, 1 TFLOP/s
+ * = 1000 FLOP/ns. */
 #ifndef TANDEM_SCHED_GPU_H
 #define TANDEM_SCHED_GPU_H
 
@@ -43,22 +43,25 @@ struct gpu {
     double peak_hbm_bytes_per_ns;
 
     /* what code reaches, whole chip */
-    double hbm_bytes_per_ns;               /* read bandwidth at saturation */
-    double sm_bytes_per_ns;                /* most one SM can pull */
-    double memory_latency_ns;              /* loaded latency at which bytes in flight become bandwidth */
+    double hbm_bytes_per_ns;  /* read bandwidth at saturation */
+    double sm_bytes_per_ns;   /* most one SM can pull */
+    double memory_latency_ns; /* loaded latency at which bytes in flight become bandwidth */
     double l2_bytes;
-    double flops_frac[MATH_COUNT];         /* of peak_flops_per_ns, all slots of the SM busy with this class */
-    double cta_flops_frac[MATH_COUNT];     /* of peak_flops_per_ns / sm_count: one CTA alone on its SM */
+    double flops_frac[MATH_COUNT];     /* of peak_flops_per_ns, all slots of the SM busy with this class */
+    double cta_flops_frac[MATH_COUNT]; /* of peak_flops_per_ns / sm_count: one CTA alone on its SM */
 
     /* overheads */
     double launch_ns;    /* gap before a grid that waits for another on its stream (or for the host) */
     double cta_start_ns; /* launch of a CTA to its first useful load, prologue included */
     double cta_end_ns;   /* last useful instruction to the slot being free */
-    double item_ns;      /* between two items of one CTA (persistent kernels, lists): decode of the item, Q load */
+    double item_ns; /* between two items of one CTA (persistent kernels, lists): decode of the item, Q load */
 };
 
-/* Peak dense tensor rate for a Q/O type: 16-bit = 1, fp32 (TF32) = 1/2 of peak_flops_per_ns. Source: the datasheets'
- * TF32 : BF16 ratio, 1 : 2 on every part since Ampere. */
-static inline double gpu_dtype_rate(enum dtype t) { return t == DTYPE_FP32 ? 0.5 : 1.0; }
+/* Peak dense tensor rate for a Q/O type: 16-bit = 1, fp32 (TF32) = 1/2 of peak_flops_per_ns. Source: the
+ * datasheets' TF32 : BF16 ratio, 1 : 2 on every part since Ampere. */
+static inline double gpu_dtype_rate(enum dtype t)
+{
+    return t == DTYPE_FP32 ? 0.5 : 1.0;
+}
 
 #endif

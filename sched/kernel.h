@@ -1,7 +1,7 @@
 /* kernel: the kernel table. One row says what a kernel asks of an SM and how it walks rows and keys.
  *
- * The same row prices the plan (cost.h), the simulator (sim/) and launches CUDA (cuda/). Machine numbers are not here:
- * they are in the GPU profile. Rows are numbers a plan may quote; names are what files quote. */
+ * The same row prices the plan (cost.h), the simulator (sim/) and launches CUDA (cuda/). Machine numbers are
+ * not here: they are in the GPU profile. Rows are numbers a plan may quote; names are what files quote. */
 #ifndef TANDEM_SCHED_KERNEL_H
 #define TANDEM_SCHED_KERNEL_H
 
@@ -18,14 +18,14 @@ enum kernel_role { ROLE_PREFILL, ROLE_DECODE, ROLE_FUSED, ROLE_MERGE };
 enum row_order { ROWS_TOKEN_MAJOR, ROWS_HEAD_MAJOR };
 
 enum kernel_id {
-    KERNEL_FA3_PREFILL_128,   /* FA3-class warp-specialised prefill */
-    KERNEL_FA2_PREFILL_128,   /* FA2-class, 128 packed rows */
-    KERNEL_FA2_PREFILL_64,    /* FA2-class, 64 packed rows */
-    KERNEL_FA2_DECODE_16,     /* FA2-class, 16 packed rows: tensor-core decode */
-    KERNEL_FI_DECODE_CC,      /* CUDA-core decode */
-    KERNEL_FUSED_128_16,      /* FA2 128 + FA2 16 in one launch */
-    KERNEL_FUSED_64_16,       /* FA2 64 + FA2 16 in one launch */
-    KERNEL_MERGE,             /* LSE merge of partial rows */
+    KERNEL_FA3_PREFILL_128, /* FA3-class warp-specialised prefill */
+    KERNEL_FA2_PREFILL_128, /* FA2-class, 128 packed rows */
+    KERNEL_FA2_PREFILL_64,  /* FA2-class, 64 packed rows */
+    KERNEL_FA2_DECODE_16,   /* FA2-class, 16 packed rows: tensor-core decode */
+    KERNEL_FI_DECODE_CC,    /* CUDA-core decode */
+    KERNEL_FUSED_128_16,    /* FA2 128 + FA2 16 in one launch */
+    KERNEL_FUSED_64_16,     /* FA2 64 + FA2 16 in one launch */
+    KERNEL_MERGE,           /* LSE merge of partial rows */
     KERNEL_COUNT
 };
 
@@ -41,10 +41,10 @@ struct kernel {
     int32_t tile_kv; /* keys a step */
     int32_t stages;  /* K/V tiles in shared memory at once (K and V each) */
     int32_t threads;
-    int32_t registers; /* a thread, at launch */
+    int32_t registers;        /* a thread, at launch */
     int32_t smem_fixed_bytes; /* beside Q and K/V tiles */
-    int32_t min_cc;    /* 10 * major + minor */
-    int32_t max_group; /* largest GQA group it takes; 0 = any */
+    int32_t min_cc;           /* 10 * major + minor */
+    int32_t max_group;        /* largest GQA group it takes; 0 = any */
     /* ROLE_FUSED only: the two rows a CTA may become; resources are the maximum of both */
     enum kernel_id fused_prefill, fused_decode;
 };
@@ -55,9 +55,9 @@ const struct kernel *kernel_find(const char *name);
 
 /* One row made concrete for a GPU and a head shape. */
 struct kernel_fit {
-    int32_t tile_kv;    /* row's tile_kv, halved until its tiles fit the GPU's shared memory */
-    int32_t smem_bytes; /* dynamic shared memory of a CTA: Q tile + stages x (K + V tile) + fixed */
-    int32_t ctas_per_sm; /* occupancy; 0 = cannot launch here */
+    int32_t tile_kv;         /* row's tile_kv, halved until its tiles fit the GPU's shared memory */
+    int32_t smem_bytes;      /* dynamic shared memory of a CTA: Q tile + stages x (K + V tile) + fixed */
+    int32_t ctas_per_sm;     /* occupancy; 0 = cannot launch here */
     double sm_flops_per_ns;  /* issued FLOPs an SM completes with all its slots busy on this kernel */
     double cta_flops_per_ns; /* one CTA alone on its SM */
     double cta_bytes_per_ns; /* one CTA alone: bytes in flight / latency, capped by the SM */
@@ -69,7 +69,8 @@ struct kernels {
     struct kernel_fit fit[KERNEL_COUNT];
 };
 
-/* Dynamic shared memory of a CTA of row k with K/V tiles of tile_kv keys, bytes. Fused rows: maximum of both. */
+/* Dynamic shared memory of a CTA of row k with K/V tiles of tile_kv keys, bytes. Fused rows: maximum of both.
+ */
 int64_t kernel_smem_bytes(const struct kernel *k, const struct shape *shape, int32_t tile_kv);
 
 #endif

@@ -215,21 +215,21 @@ enum status plan_add_merge(struct plan *p, const struct merge *m, const int32_t 
 }
 
 /* Lists of merge grids index merges that exist already: lists are cut where a CTA has its fill of rows. */
-enum status plan_add_merge_grid(struct plan *p, int32_t first_merge, int32_t stream, const int32_t *after,
-                                int32_t n_after)
+enum status plan_add_merge_grid(struct plan *p, int32_t first_merge, int32_t end_merge, int32_t stream,
+                                const int32_t *after, int32_t n_after)
 {
     const int32_t rows_per_cta = kernel_row(KERNEL_MERGE)->tile_q;
-    if (first_merge == p->n_merges) return STATUS_OK;
+    if (first_merge == end_merge) return STATUS_OK;
     TRY(plan_begin_grid(p, KERNEL_MERGE, DISPATCH_FIXED, stream, NULL));
     for (int32_t i = 0; i < n_after; i++)
         TRY(plan_add_after(p, after[i]));
     struct grid *g = open_grid(p);
     p->list_indptr[g->list_begin] = first_merge;
     int32_t rows = 0;
-    for (int32_t m = first_merge; m < p->n_merges; m++) {
+    for (int32_t m = first_merge; m < end_merge; m++) {
         const int32_t end = m + 1;
         rows += p->merges[m].row_end - p->merges[m].row_begin;
-        if (rows < rows_per_cta && end < p->n_merges) continue;
+        if (rows < rows_per_cta && end < end_merge) continue;
         APPEND_INTS(p, list_indptr, &end, 1);
         g->n_lists++;
         rows = 0;

@@ -1,10 +1,11 @@
-/* plan: one batch's attention, cut into items and laid on launches. A plain value: print it, save it, check it
- * (plan_check.h), execute it (ref/ref_exec.h, cuda/), simulate it (sim/sim.h), diff it.
+/* plan: one batch's attention, cut into items and laid on launches. A plain value: print it, save it, check
+ * it (plan_check.h), execute it (ref/ref_exec.h, cuda/), simulate it (sim/sim.h), diff it.
  *
  *   grids   launches in order; each holds lists of items (or of merges)
  *   items   a rectangle of work: packed query rows x keys, for one kv head
- *   merges  which partial results make which output rows; one list for the whole plan, whoever made the partials
- *   groups  row groups beyond the requests themselves (cascade: rows of several requests that read the same pages)
+ *   merges  which partial results make which output rows; one list for the whole plan, whoever made the
+ * partials groups  row groups beyond the requests themselves (cascade: rows of several requests that read the
+ * same pages)
  */
 #ifndef TANDEM_SCHED_PLAN_H
 #define TANDEM_SCHED_PLAN_H
@@ -26,7 +27,8 @@ enum item_flag {
  * [kv_begin, kv_end), by kernel row `kernel` (which fixes the row order, see enum row_order).
  *
  * group < n_requests is that request; packed rows then run over its qo_len * group_size rows of this kv head.
- * group >= n_requests is plan.groups[group - n_requests]; packed rows run over the members' tokens one after another.
+ * group >= n_requests is plan.groups[group - n_requests]; packed rows run over the members' tokens one after
+ * another.
  *
  * partial < 0: the item sees every visible key of its rows and writes O and LSE itself.
  * partial >= 0: it writes partial rows partial + (row - row_begin), in packed row order, for a merge.
@@ -42,9 +44,10 @@ struct item {
 };
 static_assert(sizeof(struct item) == 32, "struct item is copied raw to the device");
 
-/* Output rows [row_begin, row_end) (packed by `row_order`) of one request and kv head come from the partial rows
- * src + (row - row_begin) of each src in merge_src[merge_indptr[m] .. merge_indptr[m + 1]). No sources: O = 0 and
- * LSE = -inf (rows without keys are written too). Sources are merged in list order, so results are deterministic. */
+/* Output rows [row_begin, row_end) (packed by `row_order`) of one request and kv head come from the partial
+ * rows src + (row - row_begin) of each src in merge_src[merge_indptr[m] .. merge_indptr[m + 1]). No sources:
+ * O = 0 and LSE = -inf (rows without keys are written too). Sources are merged in list order, so results are
+ * deterministic. */
 struct merge {
     int32_t request;
     int32_t kv_head;
@@ -58,13 +61,12 @@ struct member {
     int32_t token_begin, token_end;
 };
 
-/* How a grid's CTAs find their work. "List" l of a grid is items [list_indptr[list_begin + l], .. + 1) of the plan (for
- * a grid whose kernel row has ROLE_MERGE: merges instead of items).
- *   FIXED      n_lists == n_ctas; CTA i runs all of list remap_linear_bid(remap, i).entry, in order
- *   QUEUE      lists are queues. CTA i repeats: take the next item of its home queue; when that is dry, of the queues
- *              in its home's steal order; stop when all are dry
- *   SM_TICKET  list 0 = prefill entries, list 1 = decode entries, one item each; n_ctas = all of them; the CTA's role
- *              comes from ticket_role, see remap.h */
+/* How a grid's CTAs find their work. "List" l of a grid is items [list_indptr[list_begin + l], .. + 1) of the
+ * plan (for a grid whose kernel row has ROLE_MERGE: merges instead of items). FIXED      n_lists == n_ctas;
+ * CTA i runs all of list remap_linear_bid(remap, i).entry, in order QUEUE      lists are queues. CTA i
+ * repeats: take the next item of its home queue; when that is dry, of the queues in its home's steal order;
+ * stop when all are dry SM_TICKET  list 0 = prefill entries, list 1 = decode entries, one item each; n_ctas =
+ * all of them; the CTA's role comes from ticket_role, see remap.h */
 enum dispatch { DISPATCH_FIXED, DISPATCH_QUEUE, DISPATCH_SM_TICKET, DISPATCH_COUNT };
 
 struct grid {
@@ -72,12 +74,14 @@ struct grid {
     int32_t n_ctas;
     int32_t stream; /* grids of one stream run in plan order, one after another */
     int32_t dispatch;
-    int32_t after_begin, after_end; /* this grid also waits for grids plan.after[after_begin .. after_end), all earlier */
-    int32_t list_begin, n_lists;    /* n_lists + 1 entries of list_indptr from list_begin */
-    struct remap remap;             /* FIXED */
-    struct ticket ticket;           /* SM_TICKET */
-    int32_t home_begin;             /* QUEUE: plan.home[home_begin + cta] = home queue */
-    int32_t steal_begin; /* QUEUE: plan.steal[steal_begin + home * n_lists + k], k-th queue tried (0-th = home), -1 ends */
+    int32_t after_begin,
+        after_end; /* this grid also waits for grids plan.after[after_begin .. after_end), all earlier */
+    int32_t list_begin, n_lists; /* n_lists + 1 entries of list_indptr from list_begin */
+    struct remap remap;          /* FIXED */
+    struct ticket ticket;        /* SM_TICKET */
+    int32_t home_begin;          /* QUEUE: plan.home[home_begin + cta] = home queue */
+    int32_t steal_begin; /* QUEUE: plan.steal[steal_begin + home * n_lists + k], k-th queue tried (0-th =
+                            home), -1 ends */
 };
 
 struct plan {
@@ -117,19 +121,24 @@ struct plan {
 void plan_free(struct plan *p);
 
 /* Number of row groups beyond the requests. */
-static inline int32_t plan_n_groups(const struct plan *p) { return p->n_group_indptr ? p->n_group_indptr - 1 : 0; }
+static inline int32_t plan_n_groups(const struct plan *p)
+{
+    return p->n_group_indptr ? p->n_group_indptr - 1 : 0;
+}
 
 /* Workspace for partial results: partial_rows x (head_dim_vo fp32 + 1 fp32 LSE). */
 int64_t plan_workspace_bytes(const struct plan *p, const struct batch *b);
 
-/* ---- building ---------------------------------------------------------------------------------------------------
- * All return STATUS_NO_MEMORY or STATUS_TOO_LARGE (2^31 entries) and leave the plan valid for plan_free.
- * Order: plan_begin, then for each grid plan_begin_grid, items with plan_end_list after each list, plan_end_grid. */
+/* ---- building
+ * --------------------------------------------------------------------------------------------------- All
+ * return STATUS_NO_MEMORY or STATUS_TOO_LARGE (2^31 entries) and leave the plan valid for plan_free. Order:
+ * plan_begin, then for each grid plan_begin_grid, items with plan_end_list after each list, plan_end_grid. */
 
 /* Empties *p (keeping its memory) for a batch. */
 void plan_begin(struct plan *p, const struct batch *b);
 
-/* Opens a grid; fill the dispatch fields of the returned pointer before plan_end_grid (it is valid until then). */
+/* Opens a grid; fill the dispatch fields of the returned pointer before plan_end_grid (it is valid until
+ * then). */
 enum status plan_begin_grid(struct plan *p, enum kernel_id kernel, enum dispatch dispatch, int32_t stream,
                             struct grid **out);
 
@@ -144,8 +153,8 @@ enum status plan_add_items(struct plan *p, int32_t n, struct item **out);
 /* Ends the current list of the open grid (which took all items or merges added since the last end). */
 enum status plan_end_list(struct plan *p);
 
-/* Closes the grid. n_ctas: FIXED and SM_TICKET are counted here (pass 0), QUEUE takes the number of workers. A QUEUE
- * grid gets home queue 0 and no stealing unless plan_set_home / plan_set_steal said otherwise. */
+/* Closes the grid. n_ctas: FIXED and SM_TICKET are counted here (pass 0), QUEUE takes the number of workers.
+ * A QUEUE grid gets home queue 0 and no stealing unless plan_set_home / plan_set_steal said otherwise. */
 enum status plan_end_grid(struct plan *p, int32_t n_ctas);
 
 /* QUEUE grids, before plan_end_grid: homes[n_ctas]; order[n_lists * n_lists] as in struct grid. */
@@ -161,15 +170,17 @@ enum status plan_add_group(struct plan *p, const struct member *members, int32_t
 /* Adds a merge and its sources (partial row bases). */
 enum status plan_add_merge(struct plan *p, const struct merge *m, const int32_t *src, int32_t n_src);
 
-/* Adds one FIXED merge grid over merges [first, n_merges), rows_per_cta rows a CTA (whole merges are never cut), on
- * `stream`, after the grids listed. Nothing is added when there are no such merges. */
-enum status plan_add_merge_grid(struct plan *p, int32_t first_merge, int32_t stream, const int32_t *after,
-                                int32_t n_after);
+/* Adds one FIXED merge grid over merges [first, end), about the merge kernel's tile_q rows a CTA (whole
+ * merges are never cut), on `stream`, after the grids listed. Nothing is added when there are no such merges.
+ */
+enum status plan_add_merge_grid(struct plan *p, int32_t first_merge, int32_t end_merge, int32_t stream,
+                                const int32_t *after, int32_t n_after);
 
 /* Sets workspace_bytes. Call last. */
 void plan_finish(struct plan *p, const struct batch *b);
 
-/* ---- reading ---------------------------------------------------------------------------------------------------- */
+/* ---- reading
+ * ---------------------------------------------------------------------------------------------------- */
 
 /* Query tokens of a row group (of the request, or of all members). */
 int32_t plan_group_tokens(const struct plan *p, const struct batch *b, int32_t group);
@@ -183,8 +194,8 @@ struct row_ref {
 struct row_ref plan_row(const struct plan *p, const struct batch *b, int32_t group, int32_t kv_head,
                         enum row_order order, int32_t row);
 
-/* Keys that any row of the item sees, inside its own key range: what a kernel must load. Empty: begin == end. Exact for
- * requests; for groups the union over members. */
+/* Keys that any row of the item sees, inside its own key range: what a kernel must load. Empty: begin == end.
+ * Exact for requests; for groups the union over members. */
 struct range plan_item_keys(const struct plan *p, const struct batch *b, const struct item *item);
 
 #endif

@@ -1,8 +1,9 @@
-/* policy: a named pure function from (batch, gpu, kernels, options) to a plan, and the registry of all of them.
+/* policy: a named pure function from (batch, gpu, kernels, options) to a plan, and the registry of all of
+ * them.
  *
- * A policy never sees the simulator, a clock, randomness or I/O: the same inputs give the same plan. To add one: write
- * sched/policy_NAME.c with a `const struct policy policy_NAME`, add its line to POLICY_LIST below, and every generic
- * test, command and plot has it. README, "Add a policy", walks through a whole example. */
+ * A policy never sees the simulator, a clock, randomness or I/O: the same inputs give the same plan. To add
+ * one: write sched/policy_NAME.c with a `const struct policy policy_NAME`, add its line to POLICY_LIST below,
+ * and every generic test, command and plot has it. README, "Add a policy", walks through a whole example. */
 #ifndef TANDEM_SCHED_POLICY_H
 #define TANDEM_SCHED_POLICY_H
 
@@ -36,20 +37,21 @@ struct policy_input {
 
 struct policy {
     const char *name;
-    const char *brief;  /* one line for `tandem list policies` */
-    const char *source; /* the published rule it restates */
+    const char *brief;                   /* one line for `tandem list policies` */
+    const char *source;                  /* the published rule it restates */
     const struct policy_option *options; /* ends with a NULL name; may be NULL */
-    /* Fills *out (already plan_begin'ed). Returns STATUS_UNSUPPORTED with a reason for batches it cannot express. */
+    /* Fills *out (already plan_begin'ed). Returns STATUS_UNSUPPORTED with a reason for batches it cannot
+     * express. */
     enum status (*plan)(const struct policy_input *in, struct plan *out, struct why *why);
 };
 
 /* The registry: order is the order of tables and pictures. */
-#define POLICY_LIST(X)                                                                                       \
-    X(unified)                                                                                               \
-    X(serial)                                                                                                \
-    X(streams)                                                                                               \
-    X(pod)                                                                                                   \
-    X(linear_bid)                                                                                            \
+#define POLICY_LIST(X) \
+    X(unified)         \
+    X(serial)          \
+    X(streams)         \
+    X(pod)             \
+    X(linear_bid)      \
     X(page_aware)
 
 #define X(name) extern const struct policy policy_##name;
@@ -63,13 +65,15 @@ const struct policy *policy_at(int32_t i);
 const struct policy *policy_find(const char *name);
 const char *policy_names(void);
 
-/* Checks the options (unknown name or value: STATUS_UNKNOWN_NAME / STATUS_BAD_INPUT naming the known ones), empties
- * *out, plans and finishes it. The batch must have passed batch_check. On failure *out is empty but still valid. */
+/* Checks the options (unknown name or value: STATUS_UNKNOWN_NAME / STATUS_BAD_INPUT naming the known ones),
+ * empties *out, plans and finishes it. The batch must have passed batch_check. On failure *out is empty but
+ * still valid. */
 enum status policy_plan(const struct policy *policy, const struct batch *batch, const struct gpu *gpu,
                         const struct kernels *kernels, const struct options *options, struct plan *out,
                         struct why *why);
 
-/* Value of an option as a word, or as an int; the default when not set. The name must be one of the policy's. */
+/* Value of an option as a word, or as an int; the default when not set. The name must be one of the policy's.
+ */
 const char *policy_option_word(const struct policy_input *in, const char *name);
 int32_t policy_option_int(const struct policy_input *in, const char *name);
 

@@ -1,4 +1,5 @@
-/* span: one item (or merge) on one SM, from begin to end. The same form comes from the simulator and from the device. */
+/* span: one item (or merge) on one SM, from begin to end. The same form comes from the simulator and from the
+ * device. */
 #ifndef TANDEM_SCHED_SPAN_H
 #define TANDEM_SCHED_SPAN_H
 
@@ -6,10 +7,10 @@
 
 struct span {
     int32_t sm;
-    int32_t slot;  /* resident-CTA slot on that SM: spans of one (sm, slot) never overlap */
+    int32_t slot; /* resident-CTA slot on that SM: spans of one (sm, slot) never overlap */
     int32_t grid;
-    int32_t cta;   /* index within the grid */
-    int32_t item;  /* plan item, or merge index when the grid's kernel row is ROLE_MERGE */
+    int32_t cta;             /* index within the grid */
+    int32_t item;            /* plan item, or merge index when the grid's kernel row is ROLE_MERGE */
     double begin_ns, end_ns; /* from the start of the first grid */
 };
 

@@ -1,0 +1,63 @@
+/* linear_bid: the batch-POD proposal: one index space, one remap of blockIdx.x, one merge.
+ *
+ * Source: FlashInfer PR #1231 (closed unmerged). Rule: the works of batch POD (fi_pod.h), but prefill and
+ * decode entries in ONE set of arrays, decode entries beginning at n_prefill + decode index; CTA b does the
+ * entry that a pure function of b names (remap.h), so no atomics and no per-SM counters; several prefills and
+ * decodes at once; partial rows of both roles share one space and one merge launch. `order` picks the remap:
+ * prefill_first is the proposal's. */
+#include "sched/fi_pod.h"
+
+#include <string.h>
+
+static const struct policy_option options[] = {
+    {"order", "prefill_first|decode_first|interleaved|prefill_reversed", "prefill_first",
+     "which CTA takes which entry"},
+    {0},
+};
+
+static enum remap_kind remap_kind(const char *order)
+{
+    if (strcmp(order, "decode_first") == 0) return REMAP_DECODE_FIRST;
+    if (strcmp(order, "interleaved") == 0) return REMAP_INTERLEAVED;
+    return strcmp(order, "prefill_reversed") == 0 ? REMAP_PREFILL_REVERSED : REMAP_PREFILL_FIRST;
+}
+
+static enum status add_grid(const struct policy_input *in, const struct fi_pod *pod, struct plan *out)
+{
+    const struct works_emit prefill = {.works = &pod->prefill,
+                                       .kernel = pod->prefill_kernel,
+                                       .all_partial = pod->prefill_split.split,
+                                       .list_per_item = true};
+    const struct works_emit decode = {.works = &pod->decode,
+                                      .kernel = KERNEL_FA2_DECODE_16,
+                                      .all_partial = pod->decode_split.split,
+                                      .list_per_item = true};
+    const int32_t heads = in->batch->shape.num_kv_heads;
+    struct grid *grid;
+    TRY(plan_begin_grid(out, pod->grid_kernel, DISPATCH_FIXED, 0, &grid));
+    grid->remap = (struct remap){.kind = remap_kind(policy_option_word(in, "order")),
+                                 .n_prefill = pod->prefill.n * heads,
+                                 .n_decode = pod->decode.n * heads};
+    TRY(works_emit(&prefill, in->batch, out));
+    TRY(works_emit(&decode, in->batch, out));
+    TRY(plan_end_grid(out, 0));
+    return plan_add_merge_grid(out, 0, out->n_merges, 0, NULL, 0);
+}
+
+static enum status plan_linear_bid(const struct policy_input *in, struct plan *out, struct why *why)
+{
+    (void)why;
+    struct fi_pod pod;
+    enum status status = fi_pod_cut(in, &pod);
+    if (status == STATUS_OK && pod.prefill.n + pod.decode.n > 0) status = add_grid(in, &pod, out);
+    fi_pod_free(&pod);
+    return status;
+}
+
+const struct policy policy_linear_bid = {
+    .name = "linear_bid",
+    .brief = "one fused grid, one index space, roles by remapping blockIdx.x, one merge",
+    .source = "FlashInfer PR #1231",
+    .options = options,
+    .plan = plan_linear_bid,
+};

@@ -1,0 +1,22 @@
+/* serial: a prefill kernel, then a decode kernel, on one stream.
+ *
+ * Source: the two-kernel proposals for SGLang's mixed chunk, vLLM with FlashInfer, Sarathi-Serve: two
+ * wrappers planned apart and run one after the other. Rule: the fastest wrappers of FlashInfer: prefill by
+ * its SM90 (FA3) plan where the GPU has it, else the FA2 plan; decode by the CUDA-core plan or the
+ * tensor-core (FA2) plan, whichever estimates shorter. Each splits by itself, in ignorance of the other, and
+ * merges by itself. */
+#include "sched/two_grids.h"
+
+static enum status plan_serial(const struct policy_input *in, struct plan *out, struct why *why)
+{
+    return two_grids_plan(in, 0, out, why);
+}
+
+const struct policy policy_serial = {
+    .name = "serial",
+    .brief = "a prefill kernel, then a decode kernel, on one stream",
+    .source =
+        "SGLang two-kernel proposal, vLLM + FlashInfer, Sarathi-Serve; FlashInfer SM90, FA2 and decode plans",
+    .options = two_grids_options,
+    .plan = plan_serial,
+};

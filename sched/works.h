@@ -1,0 +1,66 @@
+/* works: the common middle of every planner. A work is one tile of packed query rows against one chunk of
+ * keys, the same for every kv head; planners differ in how they cut works and in which order CTAs get them.
+ *
+ *   requests --cut--> works --emit--> items (one a kv head), partial rows, merges
+ */
+#ifndef TANDEM_SCHED_WORKS_H
+#define TANDEM_SCHED_WORKS_H
+
+#include "sched/policy.h"
+
+/* Works of a tile follow each other: chunk 0, 1, ... n_chunks - 1. */
+struct work {
+    int32_t request;
+    int32_t row_begin, row_end; /* packed rows, token-major */
+    int32_t kv_begin, kv_end;
+    int32_t chunk, n_chunks;
+};
+
+struct works {
+    struct work *data;
+    int32_t n, cap;
+};
+
+void works_free(struct works *w);
+
+/* Appends the chunks of one tile: keys cut every chunk_keys from keys.begin; an empty range gives one empty
+ * work, so that its rows have a writer. */
+enum status works_add_tile(struct works *w, int32_t request, int32_t row_begin, int32_t row_end,
+                           struct range keys, int64_t chunk_keys);
+
+/* How works become items of the open grid. */
+struct works_emit {
+    const struct works *works;
+    enum kernel_id kernel;
+    bool all_partial;   /* every work writes partials, as FlashInfer does once anything splits; else only cut
+                           tiles */
+    bool list_per_item; /* a list (CTA) an item; false: all in the current list, which the caller ends */
+    bool heads_inner;   /* kv head fastest; false: work fastest (blockIdx.x = work, blockIdx.z = head) */
+    const int32_t *order; /* permutation of the works, or NULL */
+};
+
+/* Emits items, takes their partial rows and adds their merges (no merge grid). Every work gets one item a kv
+ * head. */
+enum status works_emit(const struct works_emit *e, const struct batch *b, struct plan *p);
+
+/* Requests of one role, in batch order. */
+struct role_set {
+    int32_t *requests;
+    int32_t n;
+    int64_t rows; /* query tokens */
+};
+
+/* Splits the batch by qo_len: == 1 is a decode, > 1 a prefill; requests without query rows are in neither. */
+enum status role_sets(const struct batch *b, struct role_set *prefill, struct role_set *decode);
+void role_set_free(struct role_set *s);
+
+/* Packed query rows of a request. */
+static inline int64_t packed_rows(const struct batch *b, int32_t request)
+{
+    return (int64_t)batch_qo_len(b, request) * batch_group_size(b);
+}
+
+/* Keys that packed rows [row_begin, row_end) (token-major) of a request see. */
+struct range works_tile_keys(const struct batch *b, int32_t request, int32_t row_begin, int32_t row_end);
+
+#endif
