@@ -1,4 +1,5 @@
-/* workload: where batches come from. Batch specs, batch.json, JSONL files, named seeded generators; owned memory. */
+/* workload: where batches come from. Batch specs, batch.json, JSONL files, named seeded generators; owned
+ * memory. */
 #ifndef TANDEM_LAB_WORKLOAD_H
 #define TANDEM_LAB_WORKLOAD_H
 
@@ -36,10 +37,12 @@ struct workload_params {
 /* heads 32/8, head_dim 128, page 16, bf16, causal, NHD, seed 1. */
 struct workload_params workload_default_params(void);
 
-/* Sets shape.num_*_heads and head_dim from a preset ("llama3-8b"); STATUS_UNKNOWN_NAME lists the known ones. */
+/* Sets shape.num_*_heads and head_dim from a preset ("llama3-8b"); STATUS_UNKNOWN_NAME lists the known ones.
+ */
 enum status workload_set_model(struct workload_params *p, const char *model, struct why *why);
 
-/* vLLM's batch-spec grammar: count? q<qo_len>[k] [s<kv_len>[k]] joined by '_'. Pages in seeded random order. */
+/* vLLM's batch-spec grammar: count? q<qo_len>[k] [s<kv_len>[k]] joined by '_'. Pages in seeded random order.
+ */
 enum status workload_from_spec(const char *spec, const struct workload_params *p, struct workload *out,
                                struct why *why);
 
@@ -47,15 +50,17 @@ enum status workload_from_spec(const char *spec, const struct workload_params *p
 enum status workload_generate(const char *name, const struct workload_params *p, struct workload *out,
                               struct why *why);
 
-/* Lays out pages for kv_len in a seeded random permutation of a pool that is exactly large enough. Used by all. */
+/* Lays out pages for kv_len in a seeded random permutation of a pool that is exactly large enough. Used by
+ * all. */
 enum status workload_assign_pages(struct workload *w, uint64_t seed, struct why *why);
 
-/* A file of batches: one batch.json, or JSONL with a batch a line (bare or as the "batch" member of a wrapper). Reads
- * one at a time; works on files of any length. */
+/* A file of batches: one batch.json, or JSONL with a batch a line (bare or as the "batch" member of a
+ * wrapper). Reads one at a time; works on files of any length. */
 struct workload_reader;
 enum status workload_reader_open(const char *path, bool jsonl, struct workload_reader **out, struct why *why);
 /* *done = true at the end (then *out is untouched). Reasons name file and line. */
-enum status workload_reader_next(struct workload_reader *r, struct workload *out, bool *done, struct why *why);
+enum status workload_reader_next(struct workload_reader *r, struct workload *out, bool *done,
+                                 struct why *why);
 void workload_reader_close(struct workload_reader *r);
 
 /* Writes w's batch as one line of JSON (batch.json's keys) to an open stream. */
