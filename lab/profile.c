@@ -57,18 +57,21 @@ static const struct key {
 };
 enum { N_KEYS = sizeof keys / sizeof keys[0] };
 
+/* Debian's inih passes no line numbers to its handler, but reports the line whose handler returned 0: so
+ * reasons are kept without a place, and load_file adds it. */
 struct loader {
     struct gpu *gpu;
     const char *path;
     struct why *why;
-    enum status status;
+    struct why reason; /* of the first key that was refused */
+    bool refused;
     bool seen[N_KEYS];
 };
 
-static int reject(struct loader *l, int line, const char *name, const char *value, const char *expected)
+static int reject(struct loader *l, const char *name, const char *value, const char *expected)
 {
-    l->status = status_fail(l->why, STATUS_BAD_INPUT, "%s:%d: %s = %.40s: expected %s", l->path, line, name,
-                            value, expected);
+    l->refused = true;
+    status_fail(&l->reason, STATUS_BAD_INPUT, "%s = %.40s: expected %s", name, value, expected);
     return 0;
 }
 
@@ -87,7 +90,7 @@ static int32_t parse_list(const char *value, int32_t *out, int32_t cap)
     return n;
 }
 
-static int store(struct loader *l, const struct key *k, int line, const char *value)
+static int store(struct loader *l, const struct key *k, const char *value)
 {
     char *end;
     void *field = (char *)l->gpu + k->offset;
@@ -95,38 +98,38 @@ static int store(struct loader *l, const struct key *k, int line, const char *va
     if (k->type == INT) {
         const long x = strtol(value, &end, 10);
         if (end == value || *end || errno || x < k->low || x > INT32_MAX)
-            return reject(l, line, k->name, value, "a whole number in range");
+            return reject(l, k->name, value, "a whole number in range");
         *(int32_t *)field = (int32_t)x;
     } else if (k->type == REAL) {
         const double x = strtod(value, &end);
         /* overheads and L2 may be 0 in a what-if profile; rates may not */
         const bool zero_ok = strcmp(k->section, "overhead") == 0 || strcmp(k->name, "l2_bytes") == 0;
         if (end == value || *end || !isfinite(x) || x < 0 || (x == 0 && !zero_ok))
-            return reject(l, line, k->name, value, "a positive number");
+            return reject(l, k->name, value, "a positive number");
         *(double *)field = x;
     } else if (k->type == GPCS) {
         l->gpu->n_gpcs = parse_list(value, l->gpu->gpc_sms, GPU_MAX_GPCS);
-        if (l->gpu->n_gpcs < 0) return reject(l, line, k->name, value, "SM counts, one a GPC, or nothing");
+        if (l->gpu->n_gpcs < 0) return reject(l, k->name, value, "SM counts, one a GPC, or nothing");
     } else {
         l->gpu->n_smem_sizes = parse_list(value, l->gpu->smem_sizes_bytes, GPU_MAX_SMEM_SIZES);
-        if (l->gpu->n_smem_sizes < 1) return reject(l, line, k->name, value, "ascending sizes in bytes");
+        if (l->gpu->n_smem_sizes < 1) return reject(l, k->name, value, "ascending sizes in bytes");
     }
     return 1;
 }
 
-/* inih calls this for every key; 0 stops it at this line. */
-static int on_key(void *user, const char *section, const char *name, const char *value, int line)
+/* inih calls this for every key and goes on after a 0; only the first reason is kept. */
+static int on_key(void *user, const char *section, const char *name, const char *value)
 {
     struct loader *l = user;
-    if (l->status != STATUS_OK) return 0;
+    if (l->refused) return 0;
     for (int i = 0; i < N_KEYS; i++) {
         if (strcmp(section, keys[i].section) != 0 || strcmp(name, keys[i].name) != 0) continue;
-        if (l->seen[i]) return reject(l, line, name, value, "each key once");
+        if (l->seen[i]) return reject(l, name, value, "each key once");
         l->seen[i] = true;
-        return store(l, &keys[i], line, value);
+        return store(l, &keys[i], value);
     }
-    l->status =
-        status_fail(l->why, STATUS_BAD_INPUT, "%s:%d: [%s] %s: unknown key", l->path, line, section, name);
+    l->refused = true;
+    status_fail(&l->reason, STATUS_BAD_INPUT, "unknown key '%.40s' in section [%.40s]", name, section);
     return 0;
 }
 
@@ -174,18 +177,19 @@ static void name_from_path(const char *path, char name[GPU_NAME_MAX])
 
 static enum status load_file(const char *path, struct gpu *out, struct why *why)
 {
-    struct loader l = {.gpu = out, .path = path, .why = why, .status = STATUS_OK};
+    struct loader l = {.gpu = out, .path = path, .why = why};
     FILE *file = fopen(path, "r");
     memset(out, 0, sizeof *out);
-    if (!file) return status_fail(why, STATUS_IO, "%s: %s", path, strerror(errno));
+    if (!file) return status_fail(why, STATUS_IO, "%.150s: %s", path, strerror(errno));
+    errno = 0;
     const int line = ini_parse_file(file, on_key, &l);
-    const bool broken = ferror(file);
+    const bool broken = ferror(file) || line < 0;
     const int cause = errno;
     fclose(file);
-    if (broken) return status_fail(why, STATUS_IO, "%s: %s", path, strerror(cause));
-    if (l.status != STATUS_OK) return l.status;
-    if (line != 0)
-        return status_fail(why, STATUS_BAD_INPUT, "%s:%d: expected [section] or key = value", path, line);
+    if (broken) return status_fail(why, STATUS_IO, "%.150s: %s", path, strerror(cause));
+    if (line > 0)
+        return status_fail(why, STATUS_BAD_INPUT, "%.100s:%d: %.120s", path, line,
+                           l.refused ? l.reason.text : "expected [section] or key = value");
     name_from_path(path, out->name);
     return check_whole(&l);
 }
@@ -211,11 +215,11 @@ static enum status unknown_profile(const char *name, struct why *why)
 
 enum status profile_load(const char *name_or_path, struct gpu *out, struct why *why)
 {
-    char dir[PATH_MAX], path[PATH_MAX + GPU_NAME_MAX];
+    char dir[PATH_MAX], path[PATH_MAX + GPU_NAME_MAX + 8];
     if (is_path(name_or_path)) return load_file(name_or_path, out, why);
     if (data_dir("TANDEM_GPU_DIR", "sim/gpus", dir, sizeof dir) != 0 || strlen(name_or_path) >= GPU_NAME_MAX)
         return unknown_profile(name_or_path, why);
-    snprintf(path, sizeof path, "%s/%s.ini", dir, name_or_path);
+    snprintf(path, sizeof path, "%s/%.*s.ini", dir, GPU_NAME_MAX, name_or_path);
     FILE *file = fopen(path, "r");
     if (!file) return unknown_profile(name_or_path, why);
     fclose(file);

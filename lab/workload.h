@@ -41,6 +41,17 @@ struct workload_params workload_default_params(void);
  */
 enum status workload_set_model(struct workload_params *p, const char *model, struct why *why);
 
+/* A workload without pages yet, of n requests; name and spec are left empty. Then workload_assign_pages or
+ * pages given by hand, then workload_finish. */
+enum status workload_from_lengths(const int32_t *qo_len, const int32_t *kv_len, int32_t n,
+                                  const struct workload_params *p, struct workload *out, struct why *why);
+
+/* Points the batch view at the owned arrays; call after changing them by hand. */
+void workload_link(struct workload *w);
+
+/* Assigns seeded pages if there are none and runs batch_check; frees *w on failure. */
+enum status workload_finish(struct workload *w, struct why *why);
+
 /* vLLM's batch-spec grammar: count? q<qo_len>[k] [s<kv_len>[k]] joined by '_'. Pages in seeded random order.
  */
 enum status workload_from_spec(const char *spec, const struct workload_params *p, struct workload *out,

@@ -48,6 +48,7 @@ struct planner {
     const struct policy_input *in;
     struct role roles[2]; /* WORK_PREFILL, WORK_DECODE */
     double slots, target_ns;
+    double memory_ns; /* K/V of all decodes over the chip's bandwidth: no cut makes that shorter */
 };
 
 /* What a CTA costs beside its items: they are not free to cut. */
@@ -84,6 +85,10 @@ static enum status add_tiles(struct planner *p, int32_t request)
                    .ns;
         TRY(add_tile(role, &t));
     }
+    if (role == &p->roles[WORK_DECODE])
+        p->memory_ns += (double)b->kv_len[request] * b->shape.num_kv_heads *
+                        (b->shape.head_dim_qk + b->shape.head_dim_vo) * dtype_bytes(b->shape.kv_dtype) /
+                        p->in->gpu->hbm_bytes_per_ns;
     return STATUS_OK;
 }
 
@@ -119,8 +124,10 @@ static double estimate_ns(const struct planner *p, double target_ns)
             if (item > longest) longest = item;
             if (n > 1) partial_rows += (double)n * (t->row_end - t->row_begin);
         }
-    double ns = total * heads / p->slots + longest / 2;
-    if (ns < longest) ns = longest;
+    const double bounds[] = {total * heads / p->slots + longest / 2, longest, p->memory_ns};
+    double ns = 0;
+    for (int i = 0; i < 3; i++)
+        if (bounds[i] > ns) ns = bounds[i];
     /* partials go to memory and come back, and the merge is a launch */
     if (partial_rows > 0)
         ns += p->in->gpu->launch_ns +

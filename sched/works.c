@@ -92,8 +92,21 @@ static enum status emit_items(const struct works_emit *e, const struct batch *b,
     return STATUS_OK;
 }
 
-/* One merge for every tile of every head that wrote partials; a tile's sources are its chunks, in key order.
- */
+/* Merges of one tile and head: its chunks in key order, cut into pieces of the merge kernel's tile, so that a
+ * tall tile is merged by several CTAs. `bases` are the chunks' first partial rows. */
+static enum status merge_tile(struct plan *p, const struct work *w, int32_t head, int32_t *bases)
+{
+    const int32_t piece = kernel_row(KERNEL_MERGE)->tile_q;
+    for (int32_t row = w->row_begin; row < w->row_end; row += piece) {
+        const int32_t end = w->row_end - row < piece ? w->row_end : row + piece;
+        const struct merge m = {w->request, head, row, end, ROWS_TOKEN_MAJOR};
+        TRY(plan_add_merge(p, &m, bases, w->n_chunks));
+        for (int32_t c = 0; c < w->n_chunks; c++)
+            bases[c] += end - row;
+    }
+    return STATUS_OK;
+}
+
 static enum status emit_merges(const struct works_emit *e, const struct batch *b, struct plan *p,
                                const int32_t *offset, int32_t first, int32_t rows_per_head)
 {
@@ -102,18 +115,17 @@ static enum status emit_merges(const struct works_emit *e, const struct batch *b
         if (offset[i] >= 0 && e->works->data[i].n_chunks > max_chunks)
             max_chunks = e->works->data[i].n_chunks;
     if (max_chunks == 0) return STATUS_OK;
-    int32_t *src = malloc((size_t)max_chunks * sizeof *src);
-    enum status status = src ? STATUS_OK : STATUS_NO_MEMORY;
+    int32_t *bases = malloc((size_t)max_chunks * sizeof *bases);
+    enum status status = bases ? STATUS_OK : STATUS_NO_MEMORY;
     for (int32_t head = 0; head < b->shape.num_kv_heads; head++)
         for (int32_t i = 0; status == STATUS_OK && i < e->works->n; i += e->works->data[i].n_chunks) {
             const struct work *w = &e->works->data[i];
             if (offset[i] < 0) continue;
             for (int32_t c = 0; c < w->n_chunks; c++)
-                src[c] = first + head * rows_per_head + offset[i + c];
-            const struct merge m = {w->request, head, w->row_begin, w->row_end, ROWS_TOKEN_MAJOR};
-            status = plan_add_merge(p, &m, src, w->n_chunks);
+                bases[c] = first + head * rows_per_head + offset[i + c];
+            status = merge_tile(p, w, head, bases);
         }
-    free(src);
+    free(bases);
     return status;
 }
 

@@ -47,19 +47,45 @@ void share_sm(const struct demand *const *demands, int32_t n, double sm_bytes_pe
         if (local[i] < 0) local[i] = 1;
 }
 
-/* HBM use at water level x: sum of min(local hbm, x weight), and its slope there. Both concave in x, so
- * Newton's steps never pass the root from the left and reach it exactly (the function is piecewise linear).
- */
-static double use_at(const struct consumers *c, double x, double *slope)
+/* The level at which the bytes left over by satisfied items (those that ask no more than x * weight) are
+ * shared by the others. *n_satisfied tells one set from another. INFINITY when all are satisfied at x. */
+static double next_level(const struct consumers *c, double bytes, double x, int32_t *n_satisfied)
 {
-    double use = 0, rising = 0;
+    double satisfied = 0, weight = 0;
+    int32_t n = 0;
     for (int32_t i = 0; i < c->n; i++) {
-        const double asks = c->local[i] * c->hbm[i], gets = x * c->weight[i];
-        use += asks <= gets ? asks : gets;
-        rising += asks <= gets ? 0 : c->weight[i];
+        const double asks = c->local[i] * c->hbm[i];
+        const bool ok = asks <= x * c->weight[i];
+        satisfied += ok ? asks : 0;
+        weight += ok ? 0 : c->weight[i];
+        n += ok;
     }
-    *slope = rising;
-    return use;
+    *n_satisfied = n;
+    return weight > 0 ? (bytes - satisfied) / weight : INFINITY;
+}
+
+/* The use of HBM is a concave, piecewise linear function of the level, and next_level is Newton's step on it:
+ * from any start the second level is at or left of the root, and from there levels only rise, each with a
+ * larger set of satisfied items. The same set twice: that is the root. An item exactly at its corner
+ * may flip by rounding; the count of steps ends that, and the levels then differ in their last bits only. */
+static double hbm_level(const struct consumers *c, double bytes, double start)
+{
+    double x = start;
+    int32_t n_before = -1;
+    for (int32_t step = 0; step < c->n + 64; step++) {
+        int32_t n;
+        const double next = next_level(c, bytes, x, &n);
+        if (isinf(next)) { /* right of every corner, where nothing binds */
+            x /= 2;
+            n_before = -1;
+        } else if (n == n_before) {
+            return next;
+        } else {
+            x = next;
+            n_before = n;
+        }
+    }
+    return x;
 }
 
 double share_hbm(struct consumers *c, double hbm_bytes_per_ns, double *level)
@@ -73,20 +99,7 @@ double share_hbm(struct consumers *c, double hbm_bytes_per_ns, double *level)
         *level = INFINITY;
         return asked;
     }
-    double x = isinf(*level) ? 1.0 : *level;
-    for (;;) {
-        double slope;
-        const double use = use_at(c, x, &slope);
-        if (slope == 0) { /* right of every corner: step back to where something binds */
-            x /= 2;
-            continue;
-        }
-        const double next = x + (hbm_bytes_per_ns - use) / slope;
-        /* the last steps only move by rounding */
-        const double move = next - x;
-        x = next;
-        if (fabs(move) <= 1e-14 * x) break;
-    }
+    const double x = hbm_level(c, hbm_bytes_per_ns, isinf(*level) ? 1.0 : *level);
     for (int32_t i = 0; i < c->n; i++) {
         const double asks = c->local[i] * c->hbm[i], gets = x * c->weight[i];
         c->rate[i] = asks <= gets ? c->local[i] : gets / c->hbm[i];
