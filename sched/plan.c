@@ -218,18 +218,18 @@ enum status plan_add_merge(struct plan *p, const struct merge *m, const int32_t 
 enum status plan_add_merge_grid(struct plan *p, int32_t first_merge, int32_t end_merge, int32_t stream,
                                 const int32_t *after, int32_t n_after)
 {
-    const int32_t rows_per_cta = kernel_row(KERNEL_MERGE)->tile_q;
     if (first_merge == end_merge) return STATUS_OK;
     TRY(plan_begin_grid(p, KERNEL_MERGE, DISPATCH_FIXED, stream, NULL));
     for (int32_t i = 0; i < n_after; i++)
         TRY(plan_add_after(p, after[i]));
     struct grid *g = open_grid(p);
     p->list_indptr[g->list_begin] = first_merge;
-    int32_t rows = 0;
+    int64_t rows = 0;
     for (int32_t m = first_merge; m < end_merge; m++) {
         const int32_t end = m + 1;
-        rows += p->merges[m].row_end - p->merges[m].row_begin;
-        if (rows < rows_per_cta && end < end_merge) continue;
+        rows += (int64_t)(p->merges[m].row_end - p->merges[m].row_begin) *
+                (p->merge_indptr[end] - p->merge_indptr[m]);
+        if (rows < PLAN_MERGE_ROWS && end < end_merge) continue;
         APPEND_INTS(p, list_indptr, &end, 1);
         g->n_lists++;
         rows = 0;

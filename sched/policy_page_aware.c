@@ -1,24 +1,28 @@
 /* page_aware: every request is split by its own paged KV length, longest work first.
  *
  * What the linear_bid proposal left open ("scheduling that accounts for paged kv length"), and ours. One
- * fused launch, one index space, one merge, as in linear_bid; but instead of one chunk size for all, a target
- * time:
+ * fused launch and one merge; but instead of one chunk size for all, a target time:
  *
  *   1. Tiles: 128 packed rows of a prefill (causal: only keys the tile sees), 16 of a decode, priced by
  * cost.h.
  *   2. A target T. A tile of cost c is cut into ceil(c / T) chunks of equal length, rounded up to whole pages
  * and to the kernel's KV tile, at least MIN_CHUNK_KEYS: so a 128k request is cut into many chunks beside 1k
  * ones left whole.
- *   3. T is the candidate (a fraction of the mean work per slot) with the least estimate: mean per slot +
- * half of the longest item (how far list scheduling, longest first, overshoots) + the merge.
- *   4. Works of each role sorted longest first (ties by request, rows, keys); the two lists spread evenly
- * over blockIdx (remap INTERLEAVED), so that every SM holds both roles and the short works fill the end.
+ *   3. T is the candidate (a fraction of the mean work per slot) with the least estimate: mean per slot + a
+ * tail, no less than the longest item, + the merge. Prefill tiles are cut only where that still pays after
+ * what the decodes' bytes take anyway, because their partials are tall (128 rows a chunk against a GQA
+ * group's few).
+ *   4. Works of each role longest first (ties in batch order), drawn by SM tickets in the exact ratio of
+ * their numbers: an SM holds both roles, the long works start first, the short ones fill the end.
+ * (Alternating roles over blockIdx would not do: CTAs i and i + 132 meet on one SM of a 132-SM chip, and have
+ * the same parity.)
  *
  * Example, 2 slots, decodes of 12, 2, 2 (mean 8): T = 4 cuts the first into 3 x 4, and 4 4 4 2 2 ends at 8,
  * not 12. */
 #include "sched/cost.h"
 #include "sched/works.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -47,7 +51,7 @@ struct role {
 struct planner {
     const struct policy_input *in;
     struct role roles[2]; /* WORK_PREFILL, WORK_DECODE */
-    double slots, target_ns;
+    double slots;
     double memory_ns; /* K/V of all decodes over the chip's bandwidth: no cut makes that shorter */
 };
 
@@ -107,49 +111,74 @@ static int64_t chunk_keys(const struct planner *p, const struct role *role, cons
     return (chunk + unit - 1) / unit * unit;
 }
 
-/* Estimated time for a target: see the header comment, step 3. */
-static double estimate_ns(const struct planner *p, double target_ns)
+/* A way to cut: the target, and whether prefill tiles are cut too. */
+struct cut {
+    double target_ns;
+    bool prefill;
+    double work_ns, merge_ns; /* its estimate, in two parts */
+};
+
+static double cut_target(const struct cut *cut, int role)
+{
+    return role == WORK_PREFILL && !cut->prefill ? INFINITY : cut->target_ns;
+}
+
+/* Fills in the estimate: see the header comment, step 3. The tail of a longest-first schedule is taken as a
+ * third of the mean item, weighted by work. */
+static void estimate(const struct planner *p, struct cut *cut)
 {
     const struct batch *b = p->in->batch;
     const double heads = b->shape.num_kv_heads, overhead = cta_overhead_ns(p->in->gpu);
-    double total = 0, longest = 0, partial_rows = 0;
+    double total = 0, squares = 0, longest = 0, partial_rows = 0, deepest = 0;
     for (int r = 0; r < 2; r++)
         for (int32_t i = 0; i < p->roles[r].n_tiles; i++) {
             const struct tile *t = &p->roles[r].tiles[i];
-            const int64_t keys = t->keys.end - t->keys.begin,
-                          chunk = chunk_keys(p, &p->roles[r], t, target_ns);
+            const int64_t keys = t->keys.end - t->keys.begin;
+            const int64_t chunk = chunk_keys(p, &p->roles[r], t, cut_target(cut, r));
             const int64_t n = keys > chunk ? (keys + chunk - 1) / chunk : 1;
             const double item = (n > 1 ? t->ns * (double)chunk / (double)keys : t->ns) + overhead;
             total += t->ns + (double)n * overhead;
+            squares += (t->ns + (double)n * overhead) * item;
             if (item > longest) longest = item;
             if (n > 1) partial_rows += (double)n * (t->row_end - t->row_begin);
+            if (n > deepest) deepest = (double)n;
         }
-    const double bounds[] = {total * heads / p->slots + longest / 2, longest, p->memory_ns};
-    double ns = 0;
-    for (int i = 0; i < 3; i++)
-        if (bounds[i] > ns) ns = bounds[i];
-    /* partials go to memory and come back, and the merge is a launch */
+    cut->work_ns = total * heads / p->slots + squares / total / 3;
+    if (cut->work_ns < longest) cut->work_ns = longest;
+    /* partials go out and come back, the merge is a launch, and one CTA reads all chunks of a row */
+    const double row_bytes = 4.0 * (b->shape.head_dim_vo + 1);
+    cut->merge_ns = 0;
     if (partial_rows > 0)
-        ns += p->in->gpu->launch_ns +
-              2 * partial_rows * heads * 4 * (b->shape.head_dim_vo + 1) / p->in->gpu->hbm_bytes_per_ns;
-    return ns;
+        cut->merge_ns = p->in->gpu->launch_ns +
+                        2 * partial_rows * heads * row_bytes / p->in->gpu->hbm_bytes_per_ns +
+                        deepest * row_bytes / p->in->kernels->fit[KERNEL_MERGE].cta_bytes_per_ns;
 }
 
-static double pick_target(const struct planner *p)
+static struct cut best_target(const struct planner *p, double mean_ns, bool prefill)
 {
-    double total = 0, best_ns = 0, best = 0;
+    struct cut best = {0};
+    for (int d = 0; d < N_DIVISORS; d++) {
+        struct cut cut = {.target_ns = mean_ns / divisors[d], .prefill = prefill};
+        estimate(p, &cut);
+        if (d == 0 || cut.work_ns + cut.merge_ns < best.work_ns + best.merge_ns) best = cut;
+    }
+    return best;
+}
+
+static double bounded_ns(const struct planner *p, const struct cut *cut)
+{
+    return (cut->work_ns > p->memory_ns ? cut->work_ns : p->memory_ns) + cut->merge_ns;
+}
+
+static struct cut pick_cut(const struct planner *p)
+{
+    double total = 0;
     for (int r = 0; r < 2; r++)
         for (int32_t i = 0; i < p->roles[r].n_tiles; i++)
             total += p->roles[r].tiles[i].ns + cta_overhead_ns(p->in->gpu);
     const double mean = total * p->in->batch->shape.num_kv_heads / p->slots;
-    for (int d = 0; d < N_DIVISORS; d++) {
-        const double target = mean / divisors[d], ns = estimate_ns(p, target);
-        if (d == 0 || ns < best_ns) {
-            best_ns = ns;
-            best = target;
-        }
-    }
-    return best;
+    const struct cut whole = best_target(p, mean, false), all = best_target(p, mean, true);
+    return bounded_ns(p, &all) < bounded_ns(p, &whole) ? all : whole;
 }
 
 struct sort_key {
@@ -165,12 +194,12 @@ static int compare_longest_first(const void *x, const void *y)
 }
 
 /* Cuts a role's tiles and sorts the works longest first. */
-static enum status cut_role(struct planner *p, struct role *role)
+static enum status cut_role(struct planner *p, struct role *role, double target_ns)
 {
     for (int32_t i = 0; i < role->n_tiles; i++) {
         const struct tile *t = &role->tiles[i];
         TRY(works_add_tile(&role->works, t->request, t->row_begin, t->row_end, t->keys,
-                           chunk_keys(p, role, t, p->target_ns)));
+                           chunk_keys(p, role, t, target_ns)));
     }
     const int32_t n = role->works.n;
     struct sort_key *keys = malloc(((size_t)n + 1) * sizeof *keys);
@@ -202,18 +231,18 @@ static enum kernel_id grid_kernel(const struct planner *p)
 static enum status emit(struct planner *p, struct plan *out)
 {
     const struct batch *b = p->in->batch;
+    const bool both = p->roles[WORK_PREFILL].n_tiles > 0 && p->roles[WORK_DECODE].n_tiles > 0;
     struct grid *grid;
-    TRY(plan_begin_grid(out, grid_kernel(p), DISPATCH_FIXED, 0, &grid));
-    grid->remap = (struct remap){.kind = REMAP_INTERLEAVED,
-                                 .n_prefill = p->roles[WORK_PREFILL].works.n * b->shape.num_kv_heads,
-                                 .n_decode = p->roles[WORK_DECODE].works.n * b->shape.num_kv_heads};
+    TRY(plan_begin_grid(out, grid_kernel(p), both ? DISPATCH_SM_TICKET : DISPATCH_FIXED, 0, &grid));
+    if (both) grid->ticket.kind = TICKET_EXACT;
     for (int r = 0; r < 2; r++) {
         const struct works_emit e = {.works = &p->roles[r].works,
                                      .kernel = p->roles[r].kernel,
-                                     .list_per_item = true,
+                                     .list_per_item = !both,
                                      .heads_inner = true,
                                      .order = p->roles[r].order};
         TRY(works_emit(&e, b, out));
+        if (both) TRY(plan_end_list(out));
     }
     TRY(plan_end_grid(out, 0));
     return plan_add_merge_grid(out, 0, out->n_merges, 0, NULL, 0);
@@ -227,9 +256,9 @@ static enum status plan_tiles(struct planner *p, struct plan *out)
     if (p->roles[0].n_tiles + p->roles[1].n_tiles == 0) return STATUS_OK;
     const int32_t per_sm = p->in->kernels->fit[grid_kernel(p)].ctas_per_sm;
     p->slots = (double)p->in->gpu->sm_count * (per_sm > 0 ? per_sm : 1);
-    p->target_ns = pick_target(p);
+    const struct cut cut = pick_cut(p);
     for (int r = 0; r < 2; r++)
-        TRY(cut_role(p, &p->roles[r]));
+        TRY(cut_role(p, &p->roles[r], cut_target(&cut, r)));
     return emit(p, out);
 }
 

@@ -92,11 +92,12 @@ static enum status emit_items(const struct works_emit *e, const struct batch *b,
     return STATUS_OK;
 }
 
-/* Merges of one tile and head: its chunks in key order, cut into pieces of the merge kernel's tile, so that a
- * tall tile is merged by several CTAs. `bases` are the chunks' first partial rows. */
+/* Merges of one tile and head: its chunks in key order, cut into pieces that read at most PLAN_MERGE_ROWS
+ * partial rows (at least one row each), so that tall and deep tiles are merged by several CTAs. `bases` are
+ * the chunks' first rows. */
 static enum status merge_tile(struct plan *p, const struct work *w, int32_t head, int32_t *bases)
 {
-    const int32_t piece = kernel_row(KERNEL_MERGE)->tile_q;
+    const int32_t piece = w->n_chunks < PLAN_MERGE_ROWS ? PLAN_MERGE_ROWS / w->n_chunks : 1;
     for (int32_t row = w->row_begin; row < w->row_end; row += piece) {
         const int32_t end = w->row_end - row < piece ? w->row_end : row + piece;
         const struct merge m = {w->request, head, row, end, ROWS_TOKEN_MAJOR};
