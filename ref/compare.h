@@ -11,13 +11,15 @@ struct tolerance {
 
 struct comparison {
     bool ok;
-    double max_err_o, max_err_lse; /* over rows with finite references; NaN and missing writes count as infinite */
-    int64_t bad_row;  /* first row (token * num_qo_heads + head) out of tolerance, -1 if none */
-    int32_t bad_dim;  /* its element of O, -1 when it is the LSE */
+    double max_err_o,
+        max_err_lse; /* over rows with finite references; NaN and missing writes count as infinite */
+    int64_t bad_row; /* first row (token * num_qo_heads + head) out of tolerance, -1 if none */
+    int32_t bad_dim; /* its element of O, -1 when it is the LSE */
     double got, want;
 };
 
-/* Tolerance for fp32 execution of this batch (and these tensors' magnitudes) against double, derived in compare.c. */
+/* Tolerance for fp32 execution of this batch (and these tensors' magnitudes) against double, derived in
+ * compare.c. */
 struct tolerance compare_tolerance(const struct batch *b, const struct tensors *t);
 
 struct comparison compare_result(const struct result *got, const struct oracle_result *want,

@@ -4,8 +4,9 @@
 
 #include "ref/tensor.h"
 
-/* Attention of every row of the batch. Row with no visible key: O = 0, LSE = -inf (with a sink: LSE = the sink's
- * logit). Parallel over rows; the same bits on any thread count. */
-enum status oracle_run(const struct batch *b, const struct tensors *t, struct oracle_result *out, struct why *why);
+/* Attention of every row of the batch. Row with no visible key: O = 0, LSE = -inf (with a sink: LSE = the
+ * sink's logit). Parallel over rows; the same bits on any thread count. */
+enum status oracle_run(const struct batch *b, const struct tensors *t, struct oracle_result *out,
+                       struct why *why);
 
 #endif
