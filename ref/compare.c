@@ -6,7 +6,7 @@
  *
  *   score   a dot of d terms: errors of its roundings add like a random walk, sqrt(d) eps of the size S of a
  * score. Independent normals of rms q, k: S = scale sqrt(d) q k. Constants: S = scale d q k, and all scores
- * alike. ALiBi adds up to kv_len to a score. E = 4 sqrt(d) eps S  (4: three sigma and the scaling) weight exp
+ * alike. ALiBi adds up to kv_len to a score. E = 2 sqrt(d) eps S weight exp
  * of a difference of two scores: relative error 2 E + 4 eps O       a weighted mean of V: weights' errors and
  * the sum over L keys, sqrt(L) eps: |V| (2 E + (8 + sqrt(L)) eps), |V| = 3.53 rms, the largest normal
  * tensor.c makes LSE     E + (8 + sqrt(L)) eps, and relative 4 eps where scores are large */
@@ -32,9 +32,9 @@ struct tolerance compare_tolerance(const struct batch *b, const struct tensors *
 {
     const double keys = longest_kv(b), d = b->shape.head_dim_qk;
     const double size = score_size(b, t) + (b->mask.alibi ? keys : 0);
-    const double score_error = 4 * sqrt(d) * eps * size;
+    const double score_error = 2 * sqrt(d) * eps * size;
     const double v = fabs(t->fill[2].value) * (t->fill[2].kind == FILL_NORMAL ? 3.53 : 1);
-    const double sums = (8 + sqrt(keys)) * eps;
+    const double sums = (8 + sqrt(256 / 3.0) + sqrt(keys / 256 / 3)) * eps;
     return (struct tolerance){
         .o_abs = v * (2 * score_error + sums), .lse_abs = score_error + sums, .lse_rel = 4 * eps};
 }

@@ -84,6 +84,9 @@ struct grid {
                             home), -1 ends */
 };
 
+/* Grids of a plan, streams 0 .. PLAN_MAX_GRIDS - 1. */
+enum { PLAN_MAX_GRIDS = 1024 };
+
 struct plan {
     int32_t n_requests; /* of the batch this plan was made for */
 
