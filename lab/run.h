@@ -1,0 +1,49 @@
+/* run: one workload under one plan through the executors, into a record. Shared by the commands. */
+#ifndef TANDEM_LAB_RUN_H
+#define TANDEM_LAB_RUN_H
+
+#include "lab/record.h"
+#include "lab/workload.h"
+#include "ref/compare.h"
+#include "sched/policy.h"
+#include "sim/sim.h"
+
+/* A machine to plan for: the profile and, per workload, the kernel table made concrete. */
+struct machine {
+    struct gpu gpu;
+    struct kernels kernels;
+};
+
+/* Tensors and the right answer of one workload; made once, used for every plan. */
+struct truth {
+    struct tensors tensors;
+    struct oracle_result oracle;
+    struct tolerance tolerance;
+};
+
+enum status truth_create(const struct workload *w, struct truth *t, struct why *why);
+void truth_free(struct truth *t);
+
+/* Plans (timed: the least of three) and proves the plan; fills the columns a plan has. When the policy
+ * refuses or the proof fails, the record's status says so and the status is returned. */
+enum status run_plan(const struct workload *w, const struct machine *m, const struct policy *policy,
+                     const struct options *options, struct plan *plan, struct record *r, struct why *why);
+
+/* The columns of a plan that came from elsewhere (already checked). */
+enum status run_describe(const struct workload *w, const struct machine *m, const struct plan *plan,
+                         struct record *r, struct why *why);
+
+/* Executes the plan on the CPU and compares with the oracle: max_err_*, status. STATUS_MISMATCH with the
+ * first bad element in *why when it is wrong. */
+enum status run_verify(const struct workload *w, const struct truth *truth, const struct plan *plan,
+                       struct record *r, struct why *why);
+
+/* Simulates: time_us and what follows from it. result (optional) receives spans and samples when asked for.
+ */
+enum status run_simulate(const struct workload *w, const struct machine *m, const struct plan *plan,
+                         bool spans, struct record *r, struct sim_result *result, struct why *why);
+
+/* Sets the status column of a failed step: "invalid: why", "mismatch", "error: why". */
+void run_note_failure(struct record *r, enum status status, const struct why *why);
+
+#endif
