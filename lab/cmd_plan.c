@@ -1,0 +1,64 @@
+#include "lab/commands.h"
+#include "lab/out_file.h"
+#include "lab/plan_json.h"
+
+#include <string.h>
+
+/* A plan is the output of its own format; --format table prints what it amounts to instead. */
+static enum status write_plan(const struct args *a, const struct plan *plan, const struct machine *m,
+                              const char *policy, struct why *why)
+{
+    struct out_file file;
+    TRY(out_file_open(a->out ? a->out : "-", &file, why));
+    const enum status status = plan_json_write(plan, m->gpu.name, policy, file.stream, why);
+    if (status != STATUS_OK) {
+        out_file_abort(&file);
+        return status;
+    }
+    return out_file_commit(&file, why);
+}
+
+static enum status plan_one(const struct args *a, const struct policy *policy, const struct workload *w,
+                            struct why *why)
+{
+    struct machine m;
+    struct record r;
+    struct plan plan = {0};
+    struct policy_options options;
+    TRY(command_machine(a, w, &m, why));
+    TRY(args_options(a, policy, &options, why));
+    record_init(&r, w);
+    enum status status = run_plan(w, &m, policy, &options.options, &plan, &r, why);
+    if (status == STATUS_OK) status = write_plan(a, &plan, &m, policy->name, why);
+    plan_free(&plan);
+    return status;
+}
+
+static enum status run(const struct args *a, struct why *why)
+{
+    const struct policy *policies[64];
+    int32_t n;
+    struct workload_stream stream;
+    struct workload w;
+    enum status status;
+    TRY(args_policies(a, policies, &n, why));
+    if (n != 1) return status_fail(why, STATUS_BAD_INPUT, "--policy %.60s: expected one policy", a->policy);
+    if (a->batches) return status_fail(why, STATUS_BAD_INPUT, "--batches: expected one batch to plan");
+    TRY(args_check_options(a, policies, n, why));
+    TRY(args_open_workloads(a, &stream, why));
+    if (args_next_workload(&stream, &w, &status, why)) {
+        status = plan_one(a, policies[0], &w, why);
+        workload_free(&w);
+    }
+    args_close_workloads(&stream);
+    return status;
+}
+
+int cmd_plan(int argc, char **argv)
+{
+    struct args a;
+    struct why why = {""};
+    enum status status = args_parse(COMMAND_PLAN, argc, argv, &a, &why);
+    if (status == STATUS_OK) status = run(&a, &why);
+    return status == STATUS_OK ? command_finish(0) : command_fail(status, &why);
+}

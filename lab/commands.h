@@ -1,0 +1,38 @@
+/* commands: what `tandem NAME` runs. Each takes the command's own argv (argv[0] = its name), reports its
+ * failures on stderr in one line, and returns the exit status. */
+#ifndef TANDEM_LAB_COMMANDS_H
+#define TANDEM_LAB_COMMANDS_H
+
+#include "lab/args.h"
+#include "lab/run.h"
+
+int cmd_list(int argc, char **argv);
+int cmd_plan(int argc, char **argv);
+int cmd_check(int argc, char **argv);
+int cmd_verify(int argc, char **argv);
+int cmd_sim(int argc, char **argv);
+int cmd_compare(int argc, char **argv);
+int cmd_replay(int argc, char **argv);
+int cmd_device(int argc, char **argv); /* bench, probe: need a CUDA build */
+
+/* Prints "tandem: reason" and returns the status's exit code. */
+int command_fail(enum status status, const struct why *why);
+
+/* Flushes stdout; a full disk there is an error like any other. */
+int command_finish(int exit_code);
+
+/* Rows collected by a command, printed in the chosen format at its end. */
+struct rows {
+    struct record *data;
+    int32_t n, cap;
+};
+enum status rows_add(struct rows *rows, const struct record *r, struct why *why);
+/* columns: which of the row's columns a table shows is the same for all commands. */
+void rows_print(const struct rows *rows, enum args_format format, FILE *out);
+void rows_free(struct rows *rows);
+
+/* The machine for a workload: profile loaded, kernels resolved for its shape. */
+enum status command_machine(const struct args *a, const struct workload *w, struct machine *m,
+                            struct why *why);
+
+#endif
