@@ -1,49 +1,113 @@
-# tandem: plan, prove, execute and simulate mixed prefill/decode attention batches.
-# `make help` lists the targets; `make showconfig` what this machine lets them do.
+# tandem: plan, prove, execute, simulate and plot mixed prefill/decode attention batches.
+# `make demo` and `make test` each work as the first command in a fresh clone; `make help` lists the targets.
 
-CC      ?= cc
-CFLAGS  ?= -O2 -g
-SAN     ?=
-V       ?= 0
+CC     ?= cc
+CFLAGS ?= -O2 -g
+SAN    ?=
+V      ?= 0
+JOBS   ?= $(shell nproc 2>/dev/null || echo 2)
 
-BUILD   := build$(if $(SAN),-san,)
-Q       := $(if $(filter 1,$(V)),,@)
-
-OPENBLAS_PC := $(firstword $(wildcard /usr/lib/*/openblas-openmp/pkgconfig/openblas.pc))
-OPENBLAS_LIBDIR := $(patsubst %/pkgconfig/openblas.pc,%,$(OPENBLAS_PC))
-OPENBLAS_CFLAGS := $(if $(OPENBLAS_PC),-I$(subst /lib/,/include/,$(OPENBLAS_LIBDIR)))
-OPENBLAS_LIBS   := $(if $(OPENBLAS_LIBDIR),-L$(OPENBLAS_LIBDIR) -Wl$(comma)-rpath$(comma)$(OPENBLAS_LIBDIR) )-lopenblas
+BUILD ?= build$(if $(SAN),-san)
+Q     := $(if $(filter 1,$(V)),,@)
 comma := ,
 
-ALL_CFLAGS := -std=gnu11 -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla \
-              -ffp-contract=off -fopenmp -I. $(OPENBLAS_CFLAGS) $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer) $(CFLAGS)
-LDLIBS := $(OPENBLAS_LIBS) -ljansson -linih -lm
+# ---- dependencies: pinned to the OpenMP flavour of OpenBLAS, which runs serially inside our own parallel regions -------
+OPENBLAS_DIR    := $(firstword $(patsubst %/libopenblas.so,%,$(wildcard /usr/lib/*/openblas-openmp/libopenblas.so /usr/lib64/openblas-openmp/libopenblas.so)))
+OPENBLAS_CFLAGS := $(if $(OPENBLAS_DIR),-I$(subst /lib/,/include/,$(OPENBLAS_DIR)))
+OPENBLAS_LIBS   := $(if $(OPENBLAS_DIR),-L$(OPENBLAS_DIR) -Wl$(comma)-rpath$(comma)$(OPENBLAS_DIR)) -lopenblas
+NVCC            := $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc /usr/local/cuda/bin/nvcc) $(shell command -v nvcc 2>/dev/null))
+PACKAGES        := gcc libc6-dev git libcmocka-dev libopenblas-openmp-dev libjansson-dev libinih-dev gnuplot-nox
+
+GIT_ID := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
+
+ALL_CFLAGS := -std=gnu11 -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -fopenmp -ffp-contract=off \
+              -I. $(OPENBLAS_CFLAGS) $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer) $(CFLAGS)
+LDLIBS     := $(OPENBLAS_LIBS) -ljansson -linih -lm
 
 LIB_SRC  := $(filter-out lab/main.c,$(wildcard sched/*.c ref/*.c sim/*.c cuda/*.c lab/*.c))
-TEST_SRC := $(wildcard tests/test_*.c)
 LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o)
-TESTS    := $(TEST_SRC:tests/%.c=$(BUILD)/tests/%)
+TEST_SRC := $(wildcard tests/test_*.c)
+TEST_LIB := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(TEST_SRC),$(wildcard tests/*.c)))
+TESTS    := $(TEST_SRC:%.c=$(BUILD)/%)
 
-tandem: $(BUILD)/tandem ## build the command (default)
-	$(Q)cp $< $@
+.PHONY: all tandem demo test run-tests deps check-deps help showconfig check-includes format format-check sanitize soak mutants clean FORCE
+.SECONDARY:
+
+all: ## build ./tandem (default)
+	$(Q)$(MAKE) --no-print-directory -j$(JOBS) $(BUILD)/tandem
+	$(Q)cmp -s $(BUILD)/tandem tandem || cp $(BUILD)/tandem tandem
+
+tandem: all
 
 $(BUILD)/tandem: $(BUILD)/lab/main.o $(LIB_OBJ)
 	$(Q)$(CC) $(ALL_CFLAGS) -o $@ $^ $(LDLIBS)
 
-$(BUILD)/tests/test_%: $(BUILD)/tests/test_%.o $(LIB_OBJ)
+$(BUILD)/tests/test_%: $(BUILD)/tests/test_%.o $(TEST_LIB) $(LIB_OBJ)
 	$(Q)$(CC) $(ALL_CFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
 
 $(BUILD)/%.o: %.c
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
 
--include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
+# Only record.o knows the git id; it is rebuilt when that changes.
+$(BUILD)/lab/record.o: ALL_CFLAGS += -DTANDEM_GIT='"$(GIT_ID)"'
+$(BUILD)/lab/record.o: $(BUILD)/git-id
+$(BUILD)/git-id: FORCE
+	$(Q)mkdir -p $(@D)
+	$(Q)echo '$(GIT_ID)' | cmp -s - $@ || echo '$(GIT_ID)' > $@
 
-test: $(TESTS) ## build and run every test
-	$(Q)for t in $(TESTS); do echo "== $$t"; $$t || exit 1; done
+-include $(LIB_OBJ:.o=.d) $(TESTS:=.d) $(TEST_LIB:.o=.d) $(BUILD)/lab/main.d
+
+demo: deps ## set up, compare six schedulers on a mixed batch, draw the pictures (CPU only)
+	$(Q)$(MAKE) --no-print-directory all
+	./tandem compare --spec q2ks8k_63q1s1k_1q1s128k --policy all --gpu h200 --plot out/demo
+	@echo; echo "pictures: out/demo/policies.png  out/demo/timeline.png  out/demo/work.png (and .svg, .pdf)"
+
+test: deps ## set up, build and run every test
+	$(Q)$(MAKE) --no-print-directory check-includes
+	$(Q)$(MAKE) --no-print-directory all
+	$(Q)$(MAKE) --no-print-directory -j$(JOBS) $(TESTS)
+	$(Q)$(MAKE) --no-print-directory run-tests
+
+run-tests:
+	$(Q)for t in $(TESTS); do echo "== $$t"; TANDEM_BIN=./$(BUILD)/tandem $$t || { echo "FAILED: $$t"; exit 1; }; done
+	@echo "all $(words $(TESTS)) test programs passed"
+
+deps: ## check what is needed and install it with apt (as root)
+	$(Q)sh tests/deps.sh $(PACKAGES)
+
+showconfig: ## what this machine lets the build do
+	@echo "compiler    $(CC): $$($(CC) --version | head -1)"
+	@echo "flags       $(CFLAGS)$(if $(SAN), -fsanitize=$(SAN))"
+	@echo "openblas    $(or $(OPENBLAS_DIR),default -lopenblas: OpenMP flavour not found (make deps))"
+	@echo "gnuplot     $$(command -v gnuplot || echo 'none: no pictures')"
+	@echo "cuda        $(if $(NVCC),$(NVCC) found; this version has no CUDA kernels yet$(comma) the CPU side is complete without,no nvcc: CUDA left out)"
+	@echo "threads     $$(nproc)"
+	@echo "git id      $(GIT_ID)"
+
+check-includes: ## enforce which directory may include and call what
+	$(Q)sh tests/check_includes.sh
+
+format: ## lay out all code
+	$(Q)clang-format -i $$(git ls-files '*.c' '*.h')
+
+format-check: ## is all code laid out?
+	$(Q)if command -v clang-format >/dev/null; then clang-format --dry-run -Werror $$(git ls-files '*.c' '*.h'); \
+	else echo "format-check: skipped (no clang-format)"; fi
+
+sanitize: ## tests under AddressSanitizer and UBSan
+	$(Q)$(MAKE) --no-print-directory SAN=address,undefined test
+
+soak: all ## properties on many more random batches (TANDEM_FUZZ_BATCHES, default 3000)
+	$(Q)$(MAKE) --no-print-directory $(BUILD)/tests/test_properties
+	$(Q)TANDEM_FUZZ_BATCHES=$${TANDEM_FUZZ_BATCHES:-3000} $(BUILD)/tests/test_properties
+
+mutants: all ## plant faults in the sources; the tests must find each
+	$(Q)sh tests/run_mutants.sh
 
 clean: ## remove everything built
-	$(Q)rm -rf build build-* tandem
+	$(Q)rm -rf build build-san tandem out
 
-.PHONY: test clean
-.SECONDARY:
+help: ## this list
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 18
+	@echo "  SAN=address,undefined builds into build-san; V=1 shows commands; BUILD=dir builds elsewhere"
