@@ -6,6 +6,7 @@
 #include "sched/cost.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <limits.h>
 #include <spawn.h>
 #include <string.h>
@@ -17,14 +18,18 @@ extern char **environ;
 static const char *const scripts[] = {"policies", "timeline", "work"};
 enum { N_SCRIPTS = sizeof scripts / sizeof scripts[0] };
 
-/* Runs a program found on PATH; its stdout joins our stderr, so that stdout stays the result's. */
-static int run_program(char *const argv[])
+/* Runs a program found on PATH. Its stdout joins our stderr, so that stdout stays the result's, or goes
+ * nowhere. */
+static int run_program(char *const argv[], bool silent)
 {
     posix_spawn_file_actions_t actions;
     pid_t pid;
     int state = -1;
     posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_adddup2(&actions, 2, 1);
+    if (silent)
+        posix_spawn_file_actions_addopen(&actions, 1, "/dev/null", O_WRONLY, 0);
+    else
+        posix_spawn_file_actions_adddup2(&actions, 2, 1);
     const int failed = posix_spawnp(&pid, argv[0], &actions, NULL, argv, environ);
     posix_spawn_file_actions_destroy(&actions);
     if (failed) return -1;
@@ -61,7 +66,7 @@ enum status plot_prepare(const char *dir, struct why *why)
         return status_fail(why, STATUS_BAD_INPUT, "--plot %.60s: expected a directory name without quotes",
                            dir);
     TRY(make_directories(dir, why));
-    if (run_program(version) != 0)
+    if (run_program(version, true) != 0)
         return status_fail(why, STATUS_UNSUPPORTED, "gnuplot: not found (Debian: gnuplot-nox)");
     return STATUS_OK;
 }
@@ -121,7 +126,7 @@ enum status plot_draw(const char *dir, const struct rows *rows, bool quiet, stru
         snprintf(script, sizeof script, "%s/%s.gp", scripts_dir, scripts[i]);
         snprintf(define, sizeof define, "indir='%s'; outdir='%s'; scriptdir='%s'", dir, dir, scripts_dir);
         char *const argv[] = {"gnuplot", "-e", define, script, NULL};
-        if (run_program(argv) != 0)
+        if (run_program(argv, false) != 0)
             return status_fail(why, STATUS_INTERNAL, "gnuplot failed on %.150s", script);
         if (!quiet) fprintf(stderr, "%s/%s.png (.svg, .pdf)\n", dir, scripts[i]);
     }

@@ -7,9 +7,11 @@
  * merges by itself. */
 #include "sched/two_grids.h"
 
+static const struct policy_option options[] = {TWO_GRIDS_OPTIONS, {0}};
+
 static enum status plan_serial(const struct policy_input *in, struct plan *out, struct why *why)
 {
-    return two_grids_plan(in, 0, out, why);
+    return two_grids_plan(in, (struct two_grids_launch){0, false}, out, why);
 }
 
 const struct policy policy_serial = {
@@ -17,6 +19,6 @@ const struct policy policy_serial = {
     .brief = "a prefill kernel, then a decode kernel, on one stream",
     .source =
         "SGLang two-kernel proposal, vLLM + FlashInfer, Sarathi-Serve; FlashInfer SM90, FA2 and decode plans",
-    .options = two_grids_options,
+    .options = options,
     .plan = plan_serial,
 };

@@ -5,15 +5,24 @@
  * nothing promises overlap, and a prefill CTA that owns its SM's registers allows it only in the tail. */
 #include "sched/two_grids.h"
 
+#include <string.h>
+
+static const struct policy_option options[] = {
+    TWO_GRIDS_OPTIONS,
+    {"first", "decode|prefill", "decode", "which grid is issued first and so placed first"},
+    {0},
+};
+
 static enum status plan_streams(const struct policy_input *in, struct plan *out, struct why *why)
 {
-    return two_grids_plan(in, 1, out, why);
+    const bool decode_first = strcmp(policy_option_word(in, "first"), "decode") == 0;
+    return two_grids_plan(in, (struct two_grids_launch){1, decode_first}, out, why);
 }
 
 const struct policy policy_streams = {
     .name = "streams",
     .brief = "the two kernels of `serial` on two streams, leftover placement",
     .source = "two CUDA streams; POD-Attention's FA_Streams",
-    .options = two_grids_options,
+    .options = options,
     .plan = plan_streams,
 };

@@ -6,12 +6,6 @@
 
 #include <string.h>
 
-const struct policy_option two_grids_options[] = {
-    {"prefill", "auto|fa3|fa2", "auto", "prefill kernel: FA3 plan where the GPU has it, else the FA2 plan"},
-    {"decode", "auto|cuda_core|tensor_core", "auto", "decode kernel: the one with the shorter estimate"},
-    {0},
-};
-
 /* Group sizes FlashInfer's CUDA-core decode is instantiated for. */
 static bool cuda_core_takes(int32_t group_size)
 {
@@ -116,13 +110,19 @@ static enum status add_decode(const struct policy_input *in, const struct role_s
     return status;
 }
 
-enum status two_grids_plan(const struct policy_input *in, int32_t decode_stream, struct plan *out,
+enum status two_grids_plan(const struct policy_input *in, struct two_grids_launch launch, struct plan *out,
                            struct why *why)
 {
     struct role_set prefill, decode;
+    enum status status = STATUS_OK;
     TRY(role_sets(in->batch, &prefill, &decode));
-    enum status status = prefill.n ? add_prefill(in, &prefill, out) : STATUS_OK;
-    if (status == STATUS_OK && decode.n) status = add_decode(in, &decode, decode_stream, out, why);
+    for (int step = 0; step < 2 && status == STATUS_OK; step++) {
+        const bool decode_now = (step == 0) == launch.decode_first;
+        if (decode_now && decode.n)
+            status = add_decode(in, &decode, launch.decode_stream, out, why);
+        else if (!decode_now && prefill.n)
+            status = add_prefill(in, &prefill, out);
+    }
     role_set_free(&prefill);
     role_set_free(&decode);
     return status;

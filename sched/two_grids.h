@@ -5,12 +5,21 @@
 
 #include "sched/policy.h"
 
-/* Options both policies have: prefill=auto|fa3|fa2, decode=auto|cuda_core|tensor_core. */
-extern const struct policy_option two_grids_options[];
+/* The options both policies have, as entries of their option lists. */
+#define TWO_GRIDS_OPTIONS                                                                                    \
+    {"prefill", "auto|fa3|fa2", "auto", "prefill kernel: FA3 plan where the GPU has it, else the FA2 plan"}, \
+    {                                                                                                        \
+        "decode", "auto|cuda_core|tensor_core", "auto", "decode kernel: the one with the shorter estimate"   \
+    }
 
-/* Plans both grids, the prefill one (and its merge) on stream 0, the decode one (and its merge) on
- * `decode_stream`. */
-enum status two_grids_plan(const struct policy_input *in, int32_t decode_stream, struct plan *out,
+/* How the two grids are launched. */
+struct two_grids_launch {
+    int32_t decode_stream; /* prefill and its merge are on stream 0 */
+    bool decode_first;     /* issue order, which is the order the leftover rule serves */
+};
+
+/* Plans both grids, each with its own merge grid behind it on its stream if it split. */
+enum status two_grids_plan(const struct policy_input *in, struct two_grids_launch launch, struct plan *out,
                            struct why *why);
 
 #endif
