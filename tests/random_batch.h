@@ -1,0 +1,19 @@
+/* random_batch: seeded ragged batches over everything a batch can be, small enough for tests. */
+#ifndef TANDEM_TESTS_RANDOM_BATCH_H
+#define TANDEM_TESTS_RANDOM_BATCH_H
+
+#include "lab/workload.h"
+
+/* Heads and groups up to 71, pages 1 to 256, head_dim 8 to 128, all types and masks, requests without rows or
+ * keys, more queries than keys, shared prefix pages. Visible work is at most about max_pairs query-key pairs
+ * x heads. */
+void random_batch(uint64_t seed, double max_pairs, struct workload *out);
+
+/* The workload of a spec under a page size, 32/8 heads; fails the test when it cannot be made. */
+void spec_batch(const char *spec, int32_t page_size, struct workload *out);
+
+struct machine;
+/* The h200 profile and kernels for a workload's shape. */
+void test_machine(const struct workload *w, struct machine *out);
+
+#endif

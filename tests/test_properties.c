@@ -1,0 +1,258 @@
+/* Properties that every registered policy must have, on seeded random ragged batches: the plan is proved, its
+ * execution agrees with the oracle, thread counts and the order of requests do not matter, planning is a pure
+ * function, and the simulator respects the floor. TANDEM_FUZZ_BATCHES sets how many batches (default 60). */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "lab/rng.h"
+#include "lab/run.h"
+#include "ref/ref_exec.h"
+#include "sched/cost.h"
+#include "sched/plan_check.h"
+#include "tests/random_batch.h"
+
+#include <math.h>
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { DEFAULT_BATCHES = 60, FIRST_SEED = 1000 };
+static const double max_pairs = 4e6;
+
+static uint64_t n_batches(void)
+{
+    const char *text = getenv("TANDEM_FUZZ_BATCHES");
+    return text && atoi(text) > 0 ? (uint64_t)atoi(text) : DEFAULT_BATCHES;
+}
+
+/* Planning that succeeds or fails the test with the reason. */
+static void plan_or_fail(const struct policy *policy, const struct workload *w, const struct machine *m,
+                         struct plan *plan)
+{
+    struct why why = {""};
+    enum status status = policy_plan(policy, &w->batch, &m->gpu, &m->kernels, NULL, plan, &why);
+    if (status == STATUS_OK) status = plan_check(plan, &w->batch, &why);
+    if (status != STATUS_OK) fail_msg("%s, %s: %s", policy->name, w->name, why.text);
+}
+
+static void execute_or_fail(const struct workload *w, const struct tensors *t, const struct plan *plan,
+                            struct result *out)
+{
+    struct why why = {""};
+    if (result_create(&w->batch, out, &why) != STATUS_OK ||
+        ref_exec(&w->batch, t, plan, out, &why) != STATUS_OK)
+        fail_msg("%s: %s", w->name, why.text);
+}
+
+/* Plans agree byte for byte. */
+static void assert_same_plan(const struct plan *a, const struct plan *b, const char *policy)
+{
+    const struct {
+        const void *x, *y;
+        int32_t nx, ny;
+        size_t size;
+    } arrays[] = {{a->grids, b->grids, a->n_grids, b->n_grids, sizeof *a->grids},
+                  {a->items, b->items, a->n_items, b->n_items, sizeof *a->items},
+                  {a->list_indptr, b->list_indptr, a->n_list_indptr, b->n_list_indptr, 4},
+                  {a->merges, b->merges, a->n_merges, b->n_merges, sizeof *a->merges},
+                  {a->merge_src, b->merge_src, a->n_merge_src, b->n_merge_src, 4}};
+    for (size_t i = 0; i < sizeof arrays / sizeof arrays[0]; i++)
+        if (arrays[i].nx != arrays[i].ny ||
+            (arrays[i].nx && memcmp(arrays[i].x, arrays[i].y, (size_t)arrays[i].nx * arrays[i].size) != 0))
+            fail_msg("%s: planned twice, array %zu differs", policy, i);
+}
+
+/* Same bits on 1, 2 and 3 threads. */
+static void check_threads(const struct workload *w, const struct tensors *t, const struct plan *plan,
+                          const struct result *want, const char *policy)
+{
+    for (int threads = 1; threads <= 3; threads++) {
+        struct result r;
+        omp_set_num_threads(threads);
+        execute_or_fail(w, t, plan, &r);
+        if (memcmp(r.o, want->o, r.n_rows * (size_t)r.head_dim_vo * sizeof *r.o) != 0 ||
+            memcmp(r.lse, want->lse, r.n_rows * sizeof *r.lse) != 0)
+            fail_msg("%s, %s: other bits on %d threads", policy, w->name, threads);
+        result_free(&r);
+    }
+}
+
+static void check_simulation(const struct workload *w, const struct machine *m, const struct plan *plan,
+                             const char *policy)
+{
+    struct sim_result s;
+    struct why why = {""};
+    const struct sim_options options = {.spans = true};
+    const enum status status = sim_run(&w->batch, &m->gpu, &m->kernels, plan, &options, &s, &why);
+    if (status == STATUS_UNSUPPORTED) return; /* a kernel too large for this head shape */
+    if (status != STATUS_OK) fail_msg("%s, %s: %s", policy, w->name, why.text);
+    const double limit_ns = cost_limit_ns(&w->batch, &m->gpu);
+    if (plan->n_items && !(s.makespan_ns >= limit_ns))
+        fail_msg("%s, %s: %.1f ns, below the floor of %.1f", policy, w->name, s.makespan_ns, limit_ns);
+    if (!(s.hbm_bytes >= 0) || !(s.tensor_util <= 1) || !(s.hbm_util <= 1) || !(s.sm_busy_frac <= 1 + 1e-9))
+        fail_msg("%s, %s: utilisations %g %g %g", policy, w->name, s.tensor_util, s.hbm_util, s.sm_busy_frac);
+    assert_int_equal(s.n_spans, plan->n_items + plan->n_merges);
+    sim_result_free(&s);
+}
+
+static void test_policies_on_random_batches(void **state)
+{
+    (void)state;
+    for (uint64_t seed = FIRST_SEED; seed < FIRST_SEED + n_batches(); seed++) {
+        struct workload w;
+        struct machine m;
+        struct truth truth;
+        struct why why = {""};
+        random_batch(seed, max_pairs, &w);
+        test_machine(&w, &m);
+        if (truth_create(&w, &truth, &why) != STATUS_OK)
+            fail_msg("seed %llu: %s", (unsigned long long)seed, why.text);
+        for (int32_t i = 0; i < policy_count(); i++) {
+            struct plan plan = {0}, again = {0};
+            struct result r;
+            plan_or_fail(policy_at(i), &w, &m, &plan);
+            plan_or_fail(policy_at(i), &w, &m, &again);
+            assert_same_plan(&plan, &again, policy_at(i)->name);
+            omp_set_num_threads(2);
+            execute_or_fail(&w, &truth.tensors, &plan, &r);
+            const struct comparison c = compare_result(&r, &truth.oracle, truth.tolerance);
+            if (!c.ok)
+                fail_msg("%s, seed %llu: row %lld dim %d: got %.9g, want %.9g (err O %.2g of %.2g, LSE %.2g)",
+                         policy_at(i)->name, (unsigned long long)seed, (long long)c.bad_row, c.bad_dim, c.got,
+                         c.want, c.max_err_o, truth.tolerance.o_abs, c.max_err_lse);
+            if (seed % 8 == 0) check_threads(&w, &truth.tensors, &plan, &r, policy_at(i)->name);
+            check_simulation(&w, &m, &plan, policy_at(i)->name);
+            result_free(&r);
+            plan_free(&again);
+            plan_free(&plan);
+        }
+        truth_free(&truth);
+        workload_free(&w);
+    }
+}
+
+/* The batch with its requests in reverse order; pages keep their ids, so K and V are the same pools. */
+static void reverse_requests(const struct workload *w, struct workload *out)
+{
+    const int32_t n = w->batch.n_requests;
+    int32_t *qo_len = malloc(((size_t)n + 1) * sizeof *qo_len),
+            *kv_len = malloc(((size_t)n + 1) * sizeof *kv_len);
+    struct workload_params p = workload_default_params();
+    struct why why = {""};
+    p.shape = w->batch.shape;
+    p.mask = w->batch.mask;
+    p.mask.sink = NULL;
+    p.page_size = w->batch.kv.page_size;
+    p.layout = w->layout;
+    p.seed = w->seed;
+    for (int32_t r = 0; r < n; r++) {
+        qo_len[r] = batch_qo_len(&w->batch, n - 1 - r);
+        kv_len[r] = w->kv_len[n - 1 - r];
+    }
+    assert_int_equal(workload_from_lengths(qo_len, kv_len, n, &p, out, &why), STATUS_OK);
+    assert_int_equal(workload_assign_pages(out, p.seed, &why), STATUS_OK);
+    for (int32_t r = 0; r < n; r++)
+        memcpy(out->kv_indices + out->kv_indptr[r], w->kv_indices + w->kv_indptr[n - 1 - r],
+               (size_t)(w->kv_indptr[n - r] - w->kv_indptr[n - 1 - r]) * sizeof(int32_t));
+    out->batch.kv.num_pages = w->batch.kv.num_pages;
+    if (w->sink) {
+        out->sink = malloc((size_t)p.shape.num_qo_heads * sizeof *out->sink);
+        memcpy(out->sink, w->sink, (size_t)p.shape.num_qo_heads * sizeof *out->sink);
+    }
+    workload_link(out);
+    assert_int_equal(batch_check(&out->batch, &why), STATUS_OK);
+    free(qo_len);
+    free(kv_len);
+}
+
+/* Rows of Q of each request moved to where the reversed batch wants them. */
+static void reverse_queries(const struct workload *w, const struct workload *rev, struct tensors *t)
+{
+    const int32_t n = w->batch.n_requests;
+    const size_t row = (size_t)w->batch.shape.num_qo_heads * (size_t)w->batch.shape.head_dim_qk *
+                       (size_t)dtype_bytes(w->batch.shape.q_dtype);
+    char *q = malloc(t->q_bytes + 1);
+    for (int32_t r = 0; r < n; r++)
+        memcpy(q + (size_t)rev->qo_indptr[n - 1 - r] * row, (char *)t->q + (size_t)w->qo_indptr[r] * row,
+               (size_t)batch_qo_len(&w->batch, r) * row);
+    free(t->q);
+    t->q = q;
+}
+
+/* Does a request get the same answer wherever it stands in the batch? */
+static void test_order_of_requests_does_not_matter(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 500; seed < 500 + n_batches() / 6 + 1; seed++) {
+        struct workload w, rev;
+        struct machine m;
+        struct truth truth;
+        struct why why = {""};
+        random_batch(seed, max_pairs / 4, &w);
+        test_machine(&w, &m);
+        reverse_requests(&w, &rev);
+        assert_int_equal(truth_create(&w, &truth, &why), STATUS_OK);
+        const struct tolerance tol = truth.tolerance;
+        reverse_queries(&w, &rev, &truth.tensors);
+        for (int32_t i = 0; i < policy_count(); i++) {
+            struct plan plan = {0};
+            struct result r;
+            const int32_t n = w.batch.n_requests, heads = w.batch.shape.num_qo_heads;
+            const size_t dv = (size_t)w.batch.shape.head_dim_vo;
+            plan_or_fail(policy_at(i), &rev, &m, &plan);
+            execute_or_fail(&rev, &truth.tensors, &plan, &r);
+            for (int32_t req = 0; req < n; req++)
+                for (size_t k = 0; k < (size_t)batch_qo_len(&w.batch, req) * (size_t)heads * dv; k++) {
+                    const double want = truth.oracle.o[(size_t)w.qo_indptr[req] * (size_t)heads * dv + k];
+                    const double got = r.o[(size_t)rev.qo_indptr[n - 1 - req] * (size_t)heads * dv + k];
+                    if (!(fabs(got - want) <= tol.o_abs))
+                        fail_msg("%s, seed %llu: request %d element %zu: got %.9g, want %.9g",
+                                 policy_at(i)->name, (unsigned long long)seed, req, k, got, want);
+                }
+            result_free(&r);
+            plan_free(&plan);
+        }
+        truth_free(&truth);
+        workload_free(&rev);
+        workload_free(&w);
+    }
+}
+
+/* Nothing to do is a plan too: no requests, requests without rows. */
+static void test_empty_batches(void **state)
+{
+    (void)state;
+    static const int32_t zeros[3] = {0, 0, 0}, kv_len[3] = {5, 0, 40};
+    for (int32_t n = 0; n <= 3; n += 3) {
+        struct workload w;
+        struct machine m;
+        struct why why = {""};
+        const struct workload_params p = workload_default_params();
+        assert_int_equal(workload_from_lengths(zeros, kv_len, n, &p, &w, &why), STATUS_OK);
+        assert_int_equal(workload_finish(&w, &why), STATUS_OK);
+        test_machine(&w, &m);
+        for (int32_t i = 0; i < policy_count(); i++) {
+            struct plan plan = {0};
+            plan_or_fail(policy_at(i), &w, &m, &plan);
+            assert_int_equal(plan.n_items, 0);
+            check_simulation(&w, &m, &plan, policy_at(i)->name);
+            plan_free(&plan);
+        }
+        workload_free(&w);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_policies_on_random_batches),
+        cmocka_unit_test(test_order_of_requests_does_not_matter),
+        cmocka_unit_test(test_empty_batches),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
