@@ -73,15 +73,36 @@ static enum status add_grids(const struct policy_input *in, const struct candida
     return plan_add_merge_grid(out, first_merge, out->n_merges, stream, NULL, 0);
 }
 
+/* The same estimate for the FA3 plan, whose works are tiles of 128 tokens of one q head each, one CTA an SM.
+ */
+static double estimate_fa3_ns(const struct policy_input *in, const struct role_set *set)
+{
+    const struct batch *b = in->batch;
+    const int32_t tile = kernel_row(KERNEL_FA3_PREFILL_128)->tile_q;
+    double longest = 0, total = 0;
+    if (in->kernels->fit[KERNEL_FA3_PREFILL_128].ctas_per_sm < 1) return 1e300;
+    for (int32_t i = 0; i < set->n; i++) {
+        const int32_t request = set->requests[i], qo_len = batch_qo_len(b, request);
+        for (int32_t begin = 0; begin < qo_len; begin += tile) {
+            const int32_t end = qo_len - begin < tile ? qo_len : begin + tile;
+            const struct cost c = cost_rect(&b->shape, in->kernels, KERNEL_FA3_PREFILL_128, end - begin,
+                                            batch_visible(b, request, end - 1).end, false);
+            if (c.ns > longest) longest = c.ns;
+            total += c.ns * b->shape.num_qo_heads;
+        }
+    }
+    return longest > total / in->gpu->sm_count ? longest : total / in->gpu->sm_count;
+}
+
 static enum status add_prefill(const struct policy_input *in, const struct role_set *set, struct plan *out)
 {
     const char *choice = policy_option_word(in, "prefill");
     struct candidate fa2 = {0};
-    if (strcmp(choice, "fa3") == 0 ||
-        (strcmp(choice, "auto") == 0 && in->kernels->fit[KERNEL_FA3_PREFILL_128].ctas_per_sm > 0))
-        return fi_sm90_grid(in, set, 0, out);
+    if (strcmp(choice, "fa3") == 0) return fi_sm90_grid(in, set, 0, out);
     enum status status = cut_fa2(in, set, &fa2);
-    if (status == STATUS_OK) status = add_grids(in, &fa2, 0, out);
+    const bool use_fa3 = strcmp(choice, "auto") == 0 && status == STATUS_OK &&
+                         estimate_fa3_ns(in, set) <= estimate_ns(in, &fa2.works, fa2.kernel);
+    if (status == STATUS_OK) status = use_fa3 ? fi_sm90_grid(in, set, 0, out) : add_grids(in, &fa2, 0, out);
     works_free(&fa2.works);
     return status;
 }

@@ -6,10 +6,11 @@
 #include "sched/policy.h"
 
 /* The options both policies have, as entries of their option lists. */
-#define TWO_GRIDS_OPTIONS                                                                                    \
-    {"prefill", "auto|fa3|fa2", "auto", "prefill kernel: FA3 plan where the GPU has it, else the FA2 plan"}, \
-    {                                                                                                        \
-        "decode", "auto|cuda_core|tensor_core", "auto", "decode kernel: the one with the shorter estimate"   \
+#define TWO_GRIDS_OPTIONS                                                                                  \
+    {"prefill", "auto|fa3|fa2", "auto",                                                                    \
+     "prefill kernel: FA3 or FA2 plan, the one with the shorter estimate"},                                \
+    {                                                                                                      \
+        "decode", "auto|cuda_core|tensor_core", "auto", "decode kernel: the one with the shorter estimate" \
     }
 
 /* How the two grids are launched. */

@@ -17,6 +17,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Equal CTAs end at times that differ by rounding only. */
+static const double same_instant_ns = 1e-6;
+
 enum phase { PHASE_FREE, PHASE_WAIT, PHASE_RUN, PHASE_END };
 
 /* A resident CTA. */
@@ -485,8 +488,7 @@ static enum status free_cta(struct engine *e, int32_t id)
     if (e->room_kernel >= 0) e->room[c->sm] = residency_room(e->gpu, &sm->use, &e->footprint[e->room_kernel]);
     c->phase = PHASE_FREE;
     e->r->makespan_ns = e->now_ns;
-    if (--e->grids[c->grid].live == 0) TRY(finish_grid(e, c->grid));
-    return place_all(e);
+    return --e->grids[c->grid].live == 0 ? finish_grid(e, c->grid) : STATUS_OK;
 }
 
 /* ---- set-up and loop
@@ -614,11 +616,13 @@ static enum status fire_timer(struct engine *e)
 {
     const struct timer t = pop_timer(e);
     e->now_ns = t.at_ns;
-    if (t.kind == TIMER_GRID_READY) {
+    if (t.kind == TIMER_GRID_READY)
         e->grids[t.id].ready = true;
-        return place_all(e);
-    }
-    return e->ctas[t.id].phase == PHASE_END ? free_cta(e, t.id) : start_running(e, t.id);
+    else
+        TRY(e->ctas[t.id].phase == PHASE_END ? free_cta(e, t.id) : start_running(e, t.id));
+    /* Slots that come free at one instant are filled together, so that the roomiest SM is chosen among all of
+     * them. */
+    return e->n_timers > 0 && e->timers[0].at_ns <= e->now_ns + same_instant_ns ? STATUS_OK : place_all(e);
 }
 
 static enum status run_events(struct engine *e)
