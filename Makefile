@@ -30,7 +30,7 @@ TEST_SRC := $(wildcard tests/test_*.c)
 TEST_LIB := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(TEST_SRC),$(wildcard tests/*.c)))
 TESTS    := $(TEST_SRC:%.c=$(BUILD)/%)
 
-.PHONY: all tandem demo test run-tests deps check-deps help showconfig check-includes format format-check sanitize soak mutants clean FORCE
+.PHONY: all tandem demo test run-tests link-line deps check-deps help showconfig check-includes format format-check sanitize soak mutants clean FORCE
 .SECONDARY:
 
 all: ## build ./tandem (default)
@@ -102,8 +102,12 @@ soak: all ## properties on many more random batches (TANDEM_FUZZ_BATCHES, defaul
 	$(Q)$(MAKE) --no-print-directory $(BUILD)/tests/test_properties
 	$(Q)TANDEM_FUZZ_BATCHES=$${TANDEM_FUZZ_BATCHES:-3000} $(BUILD)/tests/test_properties
 
+link-line: # for tests/run_mutants.sh: compiler, flags, libraries, objects
+	@printf '%s\n' '$(CC)' '$(ALL_CFLAGS)' '$(LDLIBS) -lcmocka' '$(LIB_OBJ) $(TEST_LIB)'
+
 mutants: all ## plant faults in the sources; the tests must find each
-	$(Q)sh tests/run_mutants.sh
+	$(Q)$(MAKE) --no-print-directory -j$(JOBS) $(TESTS)
+	$(Q)BUILD=$(BUILD) sh tests/run_mutants.sh
 
 clean: ## remove everything built
 	$(Q)rm -rf build build-san tandem out

@@ -52,8 +52,10 @@ static void test_edges(void **state)
     assert_int_equal(occupancy("h200", 1024, 65, 0), 0); /* 72 x 32 x 32 registers do not fit */
     assert_int_equal(occupancy("h200", 1025, 16, 0), 0); /* too many threads */
     assert_int_equal(occupancy("h200", 0, 16, 0), 0);
-    assert_int_equal(occupancy("h200", 32, 256, 0), 8);         /* 8192 a warp: 2 a sub-partition */
-    assert_int_equal(occupancy("h200", 32, 257, 0), 0);         /* no such register */
+    assert_int_equal(occupancy("h200", 32, 256, 0), 8); /* 8192 a warp: 2 a sub-partition */
+    assert_int_equal(occupancy("h200", 32, 257, 0), 0); /* no such register */
+    assert_int_equal(occupancy("h200", 256, 33, 0),
+                     6); /* 1056 registers a warp count 1280: 12 a sub-partition */
     assert_int_equal(occupancy("h200", 32, 16, 0), 32);         /* slots */
     assert_int_equal(occupancy("h200", 32, 16, 227 * 1024), 1); /* opt-in limit */
     assert_int_equal(occupancy("h200", 32, 16, 227 * 1024 + 1), 0);

@@ -149,6 +149,24 @@ static void test_saturated_bandwidth(void **state)
     workload_free(&w);
 }
 
+/* ... and when some end, the rest go faster: three short ones at 7.5 byte/ns, then the long one alone at
+ * its 10. */
+static void test_bandwidth_is_shared_anew(void **state)
+{
+    struct workload w;
+    struct plan p = {0};
+    const struct machine m = toy();
+    (void)state;
+    decodes("3q1s160_q1s320", &w);
+    one_each(&w, &p);
+    struct sim_result r = simulate(&w, &m, &p);
+    assert_near(r.makespan_ns,
+                7 + decode_bytes(160) / 7.5 + (decode_bytes(320) - decode_bytes(160)) / 10 + 3);
+    sim_result_free(&r);
+    plan_free(&p);
+    workload_free(&w);
+}
+
 /* Pipe bound: two CTAs on each SM want 100 of 150 FLOP/ns each: rate 3/4. Waves: 10 CTAs on 4 slots is 3
  * waves, the last of 2 CTAs, one an SM, at full speed. */
 static void test_waves_share_the_pipe(void **state)
@@ -265,8 +283,8 @@ static void test_queue_order(void **state)
     workload_free(&w);
 }
 
-/* SM_TICKET: 2 prefills and 6 decodes, cycle P D D D on each SM. First wave: each SM's first ticket is a
- * prefill, the second a decode. */
+/* SM_TICKET: 3 prefills and 5 decodes, cycle P D on each SM. First wave: each SM's first ticket is a prefill,
+ * the second a decode; the fourth prefill ticket finds none left and takes a decode. Every item runs once. */
 static void test_ticket_order(void **state)
 {
     struct workload w;
@@ -280,19 +298,24 @@ static void test_ticket_order(void **state)
     assert_int_equal(plan_begin_grid(&p, KERNEL_FUSED_64_16, DISPATCH_SM_TICKET, 0, &g), STATUS_OK);
     for (int32_t r = 0; r < 8; r++) {
         add_decode(&p, &w, r);
-        if (r < 2) p.items[r].kernel = KERNEL_FA2_PREFILL_64;
-        if (r == 1) assert_int_equal(plan_end_list(&p), STATUS_OK);
+        if (r < 3) p.items[r].kernel = KERNEL_FA2_PREFILL_64;
+        if (r == 2) assert_int_equal(plan_end_list(&p), STATUS_OK);
     }
     assert_int_equal(plan_end_list(&p), STATUS_OK);
     assert_int_equal(plan_end_grid(&p, 0), STATUS_OK);
     plan_finish(&p, &w.batch);
     struct sim_result r = simulate(&w, &m, &p);
-    static const int32_t want[4][2] = {{0, 0}, {1, 1}, {0, 2}, {1, 3}}; /* SM, item of CTAs 0..3 */
+    static const int32_t want[4][2] = {{0, 0}, {1, 1}, {0, 3}, {1, 4}}; /* SM, item of CTAs 0..3 */
     for (int64_t i = 0; i < r.n_spans; i++)
         if (r.spans[i].cta < 4) {
             assert_int_equal(r.spans[i].sm, want[r.spans[i].cta][0]);
             assert_int_equal(r.spans[i].item, want[r.spans[i].cta][1]);
         }
+    int seen[8] = {0};
+    for (int64_t i = 0; i < r.n_spans; i++)
+        seen[r.spans[i].item]++;
+    for (int i = 0; i < 8; i++)
+        assert_int_equal(seen[i], 1);
     sim_result_free(&r);
     plan_free(&p);
     workload_free(&w);
@@ -446,6 +469,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_cta),
         cmocka_unit_test(test_saturated_bandwidth),
+        cmocka_unit_test(test_bandwidth_is_shared_anew),
         cmocka_unit_test(test_waves_share_the_pipe),
         cmocka_unit_test(test_compute_bound_is_not_slowed),
         cmocka_unit_test(test_fixed_dispatch_order),
