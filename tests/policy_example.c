@@ -1,0 +1,32 @@
+/* one_cta_per_request: the whole example of README, "Add a policy". A decode-shaped CTA for every request and
+ * kv head, whatever its length; nothing is split, so nothing is merged. */
+#include "sched/works.h"
+
+static enum status plan_example(const struct policy_input *in, struct plan *out, struct why *why)
+{
+    const struct batch *b = in->batch;
+    struct works works = {0};
+    enum status status = STATUS_OK;
+    (void)why; /* for policies that refuse a batch: return status_fail(why, STATUS_UNSUPPORTED, "...") */
+    for (int32_t r = 0; r < b->n_requests && status == STATUS_OK; r++)
+        if (batch_qo_len(b, r) >
+            0) /* rows without keys need a writer too; requests without rows need nothing */
+            status = works_add_tile(&works, r, 0, (int32_t)packed_rows(b, r), (struct range){0, b->kv_len[r]},
+                                    INT32_MAX);
+    const struct works_emit emit = {.works = &works, .kernel = KERNEL_FA2_DECODE_16, .list_per_item = true};
+    if (status == STATUS_OK && works.n > 0) {
+        status = plan_begin_grid(out, KERNEL_FA2_DECODE_16, DISPATCH_FIXED, 0, 0);
+        if (status == STATUS_OK) status = works_emit(&emit, b, out);
+        if (status == STATUS_OK) status = plan_end_grid(out, 0);
+    }
+    works_free(&works);
+    return status;
+}
+
+extern const struct policy policy_example;
+const struct policy policy_example = {
+    .name = "one_cta_per_request",
+    .brief = "a CTA for every request and kv head",
+    .source = "the README",
+    .plan = plan_example,
+};
