@@ -46,7 +46,7 @@
     X(OPTION, "option", "[P:]N=V", WITH_PLANS | COMMAND_REPLAY, "set a policy's option; repeatable")        \
     X(PLAN, "plan", "FILE", COMMAND_CHECK | COMMAND_VERIFY | COMMAND_SIM | COMMAND_BENCH,                   \
       "a saved plan, - for stdin")                                                                          \
-    X(GPU, "gpu", "G", WITH_PLANS | COMMAND_REPLAY | COMMAND_LIST, "profile name or .ini file (h200)")                     \
+    X(GPU, "gpu", "G", WITH_PLANS | COMMAND_REPLAY | COMMAND_LIST, "profile name or .ini file (h200)")      \
     X(EXECUTOR, "executor", "E", COMMAND_VERIFY, "ref or cuda (ref)")                                       \
     X(NO_VERIFY, "no-verify", NULL, COMMAND_COMPARE, "skip execution and comparison")                       \
     X(PLOT, "plot", "DIR", COMMAND_COMPARE, "draw the pictures into DIR")                                   \

@@ -38,14 +38,3 @@ enum status status_fail(struct why *why, enum status s, const char *format, ...)
     }
     return s;
 }
-
-enum status fail(struct why *why, enum status s, const char *format, ...)
-{
-    if (why) {
-        va_list args;
-        va_start(args, format);
-        vsnprintf(why->text, sizeof why->text, format, args);
-        va_end(args);
-    }
-    return s;
-}

@@ -45,10 +45,6 @@ int status_exit_code(enum status s);
 #define STATUS_PRINTF
 #endif
 enum status status_fail(struct why *why, enum status s, const char *format, ...) STATUS_PRINTF;
-#ifndef fail
-enum status fail(struct why *why, enum status s, const char *format,
-                 ...) STATUS_PRINTF; /* old name, going away */
-#endif
 
 /* Check and forward in one line. */
 #define TRY(expr)                                         \
