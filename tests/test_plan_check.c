@@ -425,25 +425,18 @@ static bool other_batch(struct plan *p, const struct batch *b)
     return true;
 }
 
-#define FAULTS(X)                                                                                         \
-    X(shorten_keys)                                                                                       \
-    X(late_keys)                                                                                          \
-    X(shrink_rows)                                                                                        \
-    X(duplicate_item)                                                                                     \
-    X(wrong_head)                                                                                         \
-    X(head_out_of_range)                                                                                  \
-    X(wrong_request)                                                                                      \
-    X(group_out_of_range)                                                                                 \
-    X(negative_row)                                                                                       \
-    X(rows_beyond)                                                                                        \
-    X(keys_beyond) X(huge_keys) X(unknown_kernel) X(merge_kernel_item) X(foreign_kernel) X(unknown_flag)  \
-        X(flag_without_partial) X(last_merges_beside_grid) X(overlapping_chunks) X(partial_overlap)       \
-            X(partial_beyond) X(direct_beside_merge) X(swapped_sources) X(dropped_source) X(source_twice) \
-                X(negative_source) X(merge_order_flipped) X(merge_indptr_falls) X(merge_in_two_lists)     \
-                    X(merge_before_items) X(item_in_no_list) X(remap_counts_off) X(remap_overflow)        \
-                        X(remap_unknown) X(ticket_counts_off) X(ctas_off) X(no_such_dispatch)             \
-                            X(grid_kernel_unknown) X(waits_for_itself) X(lists_outside) X(workspace_off)  \
-                                X(phantom_partials) X(other_batch)
+/* clang-format off */
+#define FAULTS(X) \
+    X(shorten_keys) X(late_keys) X(shrink_rows) X(duplicate_item) X(wrong_head) X(head_out_of_range) \
+    X(wrong_request) X(group_out_of_range) X(negative_row) X(rows_beyond) X(keys_beyond) X(huge_keys) \
+    X(unknown_kernel) X(merge_kernel_item) X(foreign_kernel) X(unknown_flag) X(flag_without_partial) \
+    X(last_merges_beside_grid) X(overlapping_chunks) X(partial_overlap) X(partial_beyond) \
+    X(direct_beside_merge) X(swapped_sources) X(dropped_source) X(source_twice) X(negative_source) \
+    X(merge_order_flipped) X(merge_indptr_falls) X(merge_in_two_lists) X(merge_before_items) \
+    X(item_in_no_list) X(remap_counts_off) X(remap_overflow) X(remap_unknown) X(ticket_counts_off) \
+    X(ctas_off) X(no_such_dispatch) X(grid_kernel_unknown) X(waits_for_itself) X(lists_outside) \
+    X(workspace_off) X(phantom_partials) X(other_batch)
+/* clang-format on */
 
 static const struct {
     const char *name;
