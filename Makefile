@@ -35,7 +35,7 @@ TESTS    := $(TEST_SRC:%.c=$(BUILD)/%)
 
 all: ## build ./tandem (default)
 	$(Q)$(MAKE) --no-print-directory -j$(JOBS) $(BUILD)/tandem
-	$(Q)cmp -s $(BUILD)/tandem tandem || cp $(BUILD)/tandem tandem
+	$(Q)cmp -s $(BUILD)/tandem tandem || { cp $(BUILD)/tandem tandem.new && mv -f tandem.new tandem; }
 
 tandem: all
 
