@@ -66,24 +66,24 @@ static double next_level(const struct consumers *c, double bytes, double x, int3
 
 /* The use of HBM is a concave, piecewise linear function of the level, and next_level is Newton's step on it:
  * from any start the second level is at or left of the root, and from there levels only rise, each with a
- * larger set of satisfied items. The same set twice: that is the root. An item exactly at its corner
- * may flip by rounding; the count of steps ends that, and the levels then differ in their last bits only. */
+ * larger set of satisfied items. The same set twice: that is the root. A start right of every corner, where
+ * nothing binds, gives no step: then from the level that would share all bytes out, which is left of the
+ * root. An item exactly at its corner may flip by rounding; the count of steps ends that, and the levels then
+ * differ in their last bits only. */
 static double hbm_level(const struct consumers *c, double bytes, double start)
 {
     double x = start;
     int32_t n_before = -1;
     for (int32_t step = 0; step < c->n + 64; step++) {
         int32_t n;
-        const double next = next_level(c, bytes, x, &n);
-        if (isinf(next)) { /* right of every corner, where nothing binds */
-            x /= 2;
-            n_before = -1;
-        } else if (n == n_before) {
-            return next;
-        } else {
-            x = next;
-            n_before = n;
+        double next = next_level(c, bytes, x, &n);
+        if (n == n_before) return next;
+        if (isinf(next)) {
+            next = next_level(c, bytes, 0, &n); /* satisfies those that ask for nothing */
+            n = -1;
         }
+        x = next;
+        n_before = n;
     }
     return x;
 }
