@@ -14,8 +14,10 @@
 
 #include <cmocka.h>
 
+#include "lab/profile.h"
 #include "lab/run.h"
 #include "sim/demand.h"
+#include "sim/occupancy.h"
 #include "sim/residency.h"
 #include "sim/share.h"
 #include "tests/random_batch.h"
@@ -308,12 +310,18 @@ static void audit_policy(const struct workload *w, const struct machine *m, cons
     plan_free(&p);
 }
 
+/* On an H200 registers bound how many CTAs an SM holds, on an RTX 4090 shared memory does. */
 static void audit_all(const struct workload *w)
 {
-    struct machine m;
-    test_machine(w, &m);
-    for (int32_t i = 0; i < policy_count(); i++)
-        audit_policy(w, &m, policy_at(i));
+    static const char *const gpus[] = {"h200", "rtx4090"};
+    for (size_t g = 0; g < sizeof gpus / sizeof gpus[0]; g++) {
+        struct machine m;
+        struct why why = {""};
+        if (profile_load(gpus[g], &m.gpu, &why) != STATUS_OK) fail_msg("%s", why.text);
+        kernels_resolve(&m.gpu, &w->batch.shape, &m.kernels);
+        for (int32_t i = 0; i < policy_count(); i++)
+            audit_policy(w, &m, policy_at(i));
+    }
 }
 
 /* Mixed, skewed, and a queue of short CTAs; several waves each. */
