@@ -137,7 +137,7 @@ static int on_key(void *user, const char *section, const char *name, const char 
 static enum status check_whole(const struct loader *l)
 {
     const struct gpu *g = l->gpu;
-    int32_t sms = 0;
+    int64_t sms = 0;
     for (int i = 0; i < N_KEYS; i++)
         if (!l->seen[i])
             return status_fail(l->why, STATUS_BAD_INPUT, "%s: [%s] %s is missing", l->path, keys[i].section,
@@ -145,8 +145,8 @@ static enum status check_whole(const struct loader *l)
     for (int32_t i = 0; i < g->n_gpcs; i++)
         sms += g->gpc_sms[i];
     if (g->n_gpcs && sms != g->sm_count)
-        return status_fail(l->why, STATUS_BAD_INPUT, "%s: gpc_sms sum to %d: expected sm_count %d", l->path,
-                           sms, g->sm_count);
+        return status_fail(l->why, STATUS_BAD_INPUT, "%s: gpc_sms sum to %lld: expected sm_count %d", l->path,
+                           (long long)sms, g->sm_count);
     for (int32_t i = 1; i < g->n_smem_sizes; i++)
         if (g->smem_sizes_bytes[i] <= g->smem_sizes_bytes[i - 1])
             return status_fail(l->why, STATUS_BAD_INPUT, "%s: smem_sizes_bytes: expected ascending sizes",

@@ -61,9 +61,10 @@ struct occupancy occupancy_of(const struct gpu *gpu, const struct cta_shape *cta
     o.by_registers = by_registers(gpu, cta, warps);
     o.by_smem = by_smem(gpu, cta);
     o.by_slots = gpu->max_ctas_per_sm;
-    o.by_barriers = gpu->cc_major >= 9 && cta->barriers > 0
-                        ? gpu->barrier_factor * gpu->max_ctas_per_sm / cta->barriers
-                        : INT32_MAX;
+    o.by_barriers = INT32_MAX;
+    if (gpu->cc_major >= 9 && cta->barriers > 0)
+        o.by_barriers =
+            clamp_i32((int64_t)gpu->barrier_factor * gpu->max_ctas_per_sm / cta->barriers, 0, INT32_MAX);
     const int32_t limits[] = {o.by_warps, o.by_registers, o.by_smem, o.by_slots, o.by_barriers};
     o.ctas_per_sm = INT32_MAX;
     for (size_t i = 0; i < sizeof limits / sizeof limits[0]; i++)
