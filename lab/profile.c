@@ -6,7 +6,6 @@
 #include <errno.h>
 #include <ini.h>
 #include <limits.h>
-#include <math.h>
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdio.h>
@@ -57,6 +56,9 @@ static const struct key {
 };
 enum { N_KEYS = sizeof keys / sizeof keys[0] };
 
+/* Far beyond any machine on both sides, and no product of a few of them leaves the range of a double. */
+static const double real_low = 1e-9, real_high = 1e15;
+
 /* Debian's inih passes no line numbers to its handler, but reports the line whose handler returned 0: so
  * reasons are kept without a place, and load_file adds it. */
 struct loader {
@@ -104,8 +106,8 @@ static int store(struct loader *l, const struct key *k, const char *value)
         const double x = strtod(value, &end);
         /* overheads and L2 may be 0 in a what-if profile; rates may not */
         const bool zero_ok = strcmp(k->section, "overhead") == 0 || strcmp(k->name, "l2_bytes") == 0;
-        if (end == value || *end || !isfinite(x) || x < 0 || (x == 0 && !zero_ok))
-            return reject(l, k->name, value, "a positive number");
+        if (end == value || *end || !(x <= real_high) || x < 0 || (x < real_low && !(x == 0 && zero_ok)))
+            return reject(l, k->name, value, "a positive number (1e-9 to 1e15)");
         *(double *)field = x;
     } else if (k->type == GPCS) {
         l->gpu->n_gpcs = parse_list(value, l->gpu->gpc_sms, GPU_MAX_GPCS);

@@ -203,7 +203,7 @@ static enum status update_rates(struct engine *e)
     for (int32_t i = 0; i < e->run.n; i++) {
         const double left = e->run.left_ns[i] > 0 ? e->run.left_ns[i] : 0;
         const double ns = left / e->run.rate[i];
-        if (ns < least || (ns == least && e->run_cta[i] < e->run_cta[e->finisher])) {
+        if (e->finisher < 0 || ns < least || (ns == least && e->run_cta[i] < e->run_cta[e->finisher])) {
             least = ns;
             e->finisher = i;
         }

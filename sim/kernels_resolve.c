@@ -45,7 +45,7 @@ void kernels_resolve(const struct gpu *gpu, const struct shape *shape, struct ke
         fit->tile_kv = fit_tile_kv(gpu, k, shape);
         const struct cta_shape cta = occupancy_cta(k, shape, fit->tile_kv);
         fit->smem_bytes = cta.dynamic_smem_bytes;
-        if (10 * gpu->cc_major + gpu->cc_minor >= k->min_cc)
+        if (10 * (int64_t)gpu->cc_major + gpu->cc_minor >= k->min_cc)
             fit->ctas_per_sm = occupancy_of(gpu, &cta).ctas_per_sm;
         if (k->role != ROLE_FUSED) resolve_rates(gpu, k, shape, fit);
     }

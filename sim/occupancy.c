@@ -43,8 +43,8 @@ static int32_t by_smem(const struct gpu *gpu, const struct cta_shape *cta)
     const int64_t used = round_up(
         (int64_t)cta->static_smem_bytes + cta->dynamic_smem_bytes + SMEM_RESERVED_BYTES, SMEM_UNIT_BYTES);
     const int64_t asked = (int64_t)cta->static_smem_bytes + SMEM_RESERVED_BYTES + cta->max_dynamic_smem_bytes;
-    const int64_t limit =
-        SMEM_RESERVED_BYTES + (asked > SMEM_DEFAULT_BYTES ? gpu->smem_optin_bytes : SMEM_DEFAULT_BYTES);
+    const int64_t limit = SMEM_RESERVED_BYTES +
+                          (int64_t)(asked > SMEM_DEFAULT_BYTES ? gpu->smem_optin_bytes : SMEM_DEFAULT_BYTES);
     if (cta->dynamic_smem_bytes > cta->max_dynamic_smem_bytes || used > limit) return 0;
     const int64_t wanted = cta->carveout < 0
                                ? gpu->smem_per_sm_bytes

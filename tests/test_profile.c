@@ -155,6 +155,8 @@ static void test_planted_faults(void **state)
         {"flops_per_ns", "flops_per_ns = nan", "flops_per_ns = nan: expected a positive number", ""},
         {"flops_per_ns", "flops_per_ns = inf", "expected a positive number", ""},
         {"flops_per_ns", "flops_per_ns = 1e999", "expected a positive number", ""},
+        {"flops_per_ns", "flops_per_ns = 1e16", "expected a positive number (1e-9 to 1e15)", ""},
+        {"flops_per_ns", "flops_per_ns = 1e-10", "expected a positive number", ""},
         {"flops_per_ns", "flops_per_ns = 0", "expected a positive number", ""},
         {"flops_per_ns", "flops_per_ns = 989400x", "expected a positive number", ""},
         {"latency_ns", "latency_ns = -862", "latency_ns = -862: expected a positive number", ""},
