@@ -86,6 +86,8 @@ struct engine {
 
     struct consumers run;
     int32_t *run_cta; /* cta of each consumer */
+    int32_t *due;     /* ctas whose work ends at this instant */
+    bool stale;       /* the set of consumers changed since the last update_rates */
     double now_ns, updated_ns, finish_ns;
     int32_t finisher;
     double level; /* HBM water level */
@@ -209,10 +211,11 @@ static enum status update_rates(struct engine *e)
         }
     }
     e->finish_ns = e->now_ns + least;
+    e->stale = false;
     return add_sample(e, hbm);
 }
 
-static enum status start_running(struct engine *e, int32_t id)
+static void start_running(struct engine *e, int32_t id)
 {
     struct cta *c = &e->ctas[id];
     const struct demand *d = demand_of(e, c);
@@ -224,10 +227,10 @@ static enum status start_running(struct engine *e, int32_t id)
     e->run.hbm[c->consumer] = d->hbm_bytes_per_ns;
     e->run.weight[c->consumer] = d->inflight_bytes_per_ns;
     share_on_sm(e, &e->sms[c->sm]);
-    return update_rates(e);
+    e->stale = true;
 }
 
-/* Takes the CTA out of the consumers; the caller sets rates anew. */
+/* Takes the CTA out of the consumers. */
 static void stop_running(struct engine *e, struct cta *c)
 {
     advance(e);
@@ -241,6 +244,7 @@ static void stop_running(struct engine *e, struct cta *c)
     if (i != last) e->ctas[e->run_cta[i]].consumer = i;
     c->phase = PHASE_WAIT;
     share_on_sm(e, &e->sms[c->sm]);
+    e->stale = true;
 }
 
 /* ---- which work a CTA takes
@@ -438,22 +442,41 @@ static void arrive(struct engine *e, struct cta *c)
     }
 }
 
-static enum status finish_work(struct engine *e)
+/* The CTA's work is done: what it does next. */
+static enum status finish_work(struct engine *e, int32_t id)
 {
-    const int32_t id = e->run_cta[e->finisher];
     struct cta *c = &e->ctas[id];
     stop_running(e, c);
     TRY(add_span(e, c));
     note_end(e, c);
     arrive(e, c);
     c->begin_ns = e->now_ns;
-    if (take_work(e, c)) {
-        TRY(add_timer(e, e->now_ns + e->gpu->item_ns, TIMER_CTA, id));
-    } else {
-        c->phase = PHASE_END;
-        TRY(add_timer(e, e->now_ns + e->gpu->cta_end_ns, TIMER_CTA, id));
-    }
-    return update_rates(e);
+    if (take_work(e, c)) return add_timer(e, e->now_ns + e->gpu->item_ns, TIMER_CTA, id);
+    c->phase = PHASE_END;
+    return add_timer(e, e->now_ns + e->gpu->cta_end_ns, TIMER_CTA, id);
+}
+
+static int compare_ids(const void *x, const void *y)
+{
+    const int32_t a = *(const int32_t *)x, b = *(const int32_t *)y;
+    return (a > b) - (a < b);
+}
+
+/* Ends all work that is done at this instant, by CTA slot: equal CTAs end together, as a wave does, whatever
+ * their sums rounded to. The finisher is always among them, however coarse time is by now. */
+static enum status finish_due(struct engine *e)
+{
+    const int32_t finisher = e->finisher;
+    int32_t n = 0;
+    e->now_ns = e->finish_ns;
+    advance(e);
+    for (int32_t i = 0; i < e->run.n; i++)
+        if (i == finisher || e->run.left_ns[i] <= same_instant_ns * e->run.rate[i])
+            e->due[n++] = e->run_cta[i];
+    qsort(e->due, (size_t)n, sizeof *e->due, compare_ids);
+    for (int32_t i = 0; i < n; i++)
+        TRY(finish_work(e, e->due[i]));
+    return STATUS_OK;
 }
 
 static bool depends_on(const struct plan *p, int32_t later, int32_t earlier)
@@ -571,9 +594,10 @@ static enum status prepare(struct engine *e)
     e->room = malloc((size_t)sms * sizeof *e->room);
     e->ctas = calloc(residents, sizeof *e->ctas);
     e->run_cta = malloc(residents * sizeof *e->run_cta);
+    e->due = malloc(residents * sizeof *e->due);
     double *lanes = malloc(5 * residents * sizeof *lanes);
     e->run = (struct consumers){.left_ns = lanes}; /* owns all five */
-    if (!e->grids || !e->sms || !e->sm_order || !e->room || !e->ctas || !e->run_cta || !lanes)
+    if (!e->grids || !e->sms || !e->sm_order || !e->room || !e->ctas || !e->run_cta || !e->due || !lanes)
         return STATUS_NO_MEMORY;
     e->run = (struct consumers){
         0, lanes, lanes + residents, lanes + 2 * residents, lanes + 3 * residents, lanes + 4 * residents};
@@ -604,6 +628,7 @@ static void release(struct engine *e)
     free(e->room);
     free(e->ctas);
     free(e->run_cta);
+    free(e->due);
     free(e->run.left_ns);
     free(e->timers);
     free(e->merge_of_row);
@@ -618,22 +643,22 @@ static enum status fire_timer(struct engine *e)
     e->now_ns = t.at_ns;
     if (t.kind == TIMER_GRID_READY)
         e->grids[t.id].ready = true;
+    else if (e->ctas[t.id].phase == PHASE_END)
+        TRY(free_cta(e, t.id));
     else
-        TRY(e->ctas[t.id].phase == PHASE_END ? free_cta(e, t.id) : start_running(e, t.id));
+        start_running(e, t.id);
     /* Slots that come free at one instant are filled together, so that the roomiest SM is chosen among all of
      * them. */
     return e->n_timers > 0 && e->timers[0].at_ns <= e->now_ns + same_instant_ns ? STATUS_OK : place_all(e);
 }
 
+/* Rates are set anew once an instant, after all that happens in it: a wave of starts is one update. */
 static enum status run_events(struct engine *e)
 {
     while (e->n_timers > 0 || e->run.n > 0) {
-        if (e->n_timers > 0 && e->timers[0].at_ns <= e->finish_ns) {
-            TRY(fire_timer(e));
-        } else {
-            e->now_ns = e->finish_ns;
-            TRY(finish_work(e));
-        }
+        const double timer_ns = e->n_timers > 0 ? e->timers[0].at_ns : INFINITY;
+        if (e->stale && timer_ns > e->now_ns) TRY(update_rates(e));
+        TRY(e->n_timers > 0 && timer_ns <= e->finish_ns ? fire_timer(e) : finish_due(e));
     }
     return STATUS_OK;
 }
