@@ -445,6 +445,44 @@ static void test_spans_are_lanes(void **state)
     workload_free(&w);
 }
 
+/* Policies in the order an H200 measured for FlashInfer's counterparts (sim/CALIBRATION.md, cases A, B, F):
+ * for every pair more than 3 % apart. */
+static void test_measured_order(void **state)
+{
+    static const char *const policies[] = {"serial", "streams", "pod", "unified"};
+    static const struct {
+        const char *spec;
+        double measured_ms[4];
+    } cases[] = {{"q512s4k_64q1s4k", {0.3267, 0.3173, 0.3020, 0.3695}},
+                 {"q2ks8k_64q1s8k", {0.9750, 0.9247, 0.9219, 1.5447}},
+                 {"q2ks8k_63q1s1k_q1s128k", {0.8054, 0.7837, 2.2747, 4.4831}}};
+    (void)state;
+    for (int c = 0; c < 3; c++) {
+        struct workload w;
+        struct machine m;
+        struct why why = {""};
+        double ns[4];
+        spec_batch(cases[c].spec, 16, &w);
+        test_machine(&w, &m);
+        for (int i = 0; i < 4; i++) {
+            struct plan p = {0};
+            assert_int_equal(
+                policy_plan(policy_find(policies[i]), &w.batch, &m.gpu, &m.kernels, NULL, &p, &why),
+                STATUS_OK);
+            struct sim_result r = simulate(&w, &m, &p);
+            ns[i] = r.makespan_ns;
+            sim_result_free(&r);
+            plan_free(&p);
+        }
+        for (int i = 0; i < 4; i++)
+            for (int j = 0; j < 4; j++)
+                if (cases[c].measured_ms[i] > 1.03 * cases[c].measured_ms[j] && !(ns[i] > ns[j]))
+                    fail_msg("%s: %s %.0f ns, %s %.0f ns: measured the other way", cases[c].spec, policies[i],
+                             ns[i], policies[j], ns[j]);
+        workload_free(&w);
+    }
+}
+
 /* A kernel that cannot launch is said so, not simulated. */
 static void test_unlaunchable(void **state)
 {
@@ -479,6 +517,7 @@ int main(void)
         cmocka_unit_test(test_last_arriver),
         cmocka_unit_test(test_scale_invariance),
         cmocka_unit_test(test_spans_are_lanes),
+        cmocka_unit_test(test_measured_order),
         cmocka_unit_test(test_unlaunchable),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
