@@ -70,7 +70,7 @@ test: deps ## set up, build and run every test
 	$(Q)$(MAKE) --no-print-directory run-tests
 
 run-tests:
-	$(Q)for t in $(TESTS); do echo "== $$t"; TANDEM_BIN=./$(BUILD)/tandem $$t || { echo "FAILED: $$t"; exit 1; }; done
+	$(Q)for t in $(TESTS); do echo "== $$t"; TANDEM_BIN=$(abspath $(BUILD))/tandem $$t || { echo "FAILED: $$t"; exit 1; }; done
 	@echo "all $(words $(TESTS)) test programs passed"
 
 deps: ## check what is needed and install it with apt (as root)
