@@ -13,9 +13,6 @@ static const char *const batch_keys[] = {
     "qo_len",       "kv_len",       "window_left", "logits_soft_cap", "sm_scale",      "alibi",    "sink",
     "layout",       "fill",         "kv_indptr",   "kv_indices",      "last_page_len", "seed",     NULL};
 
-/* The pool is sized by the largest page id: ids beyond this are a mistake, not a cache. */
-enum { MAX_PAGE_ID = 1 << 26 };
-
 struct reading {
     struct json_place at;
     const json_t *object;
@@ -170,8 +167,8 @@ static enum status read_table(const struct reading *r, int32_t page_size, int32_
 {
     TRY(json_read_ints(&r->at, r->object, "kv_indptr", false, 0, INT32_MAX, &t->kv_indptr, &t->n_indptr,
                        r->why));
-    TRY(json_read_ints(&r->at, r->object, "kv_indices", false, 0, MAX_PAGE_ID, &t->kv_indices, &t->n_indices,
-                       r->why));
+    TRY(json_read_ints(&r->at, r->object, "kv_indices", false, 0, WORKLOAD_MAX_PAGES - 1, &t->kv_indices,
+                       &t->n_indices, r->why));
     TRY(json_read_ints(&r->at, r->object, "last_page_len", false, 0, page_size, &t->last_page_len, &t->n_last,
                        r->why));
     if (!t->kv_indptr != !t->kv_indices)
@@ -266,6 +263,7 @@ struct workload_reader {
     size_t capacity;
     int line_number;
     bool jsonl, done;
+    bool any; /* a batch was read */
 };
 
 enum status workload_reader_open(const char *path, bool jsonl, struct workload_reader **out, struct why *why)
@@ -345,7 +343,9 @@ enum status workload_reader_next(struct workload_reader *r, struct workload *out
     else if (!r->done)
         root = json_loadf(r->file, JSON_REJECT_DUPLICATES, &error);
     *done = r->done;
+    if (r->done && !r->any) return status_fail(why, STATUS_BAD_INPUT, "%.180s: no batches", r->path);
     if (r->done) return STATUS_OK;
+    r->any = true;
     r->done = !r->jsonl; /* a single batch: the next call ends */
     if (!root) return parse_fail(r, &error, why);
     const enum status status = convert(r, root, out, why);

@@ -12,6 +12,8 @@
 
 enum { MAX_FIELDS = 32, MAX_TOKENS = 1 << 24, MAX_HASH = 1 << 26 };
 
+static const double max_time_s = 1e12; /* 30,000 years: sums and differences stay exact enough */
+
 struct trace_reader {
     FILE *file;
     const char *path;
@@ -84,7 +86,7 @@ static bool parse_time(const char *text, double *out)
         return true;
     }
     *out = strtod(text, &end);
-    return end != text && *end == '\0' && isfinite(*out);
+    return end != text && *end == '\0' && fabs(*out) <= max_time_s;
 }
 
 static enum status add_request(struct trace *t, const struct trace_request *request)
@@ -173,7 +175,8 @@ static enum status read_mooncake_line(struct trace_reader *r, const json_t *obje
     int64_t prompt = 0, output = 0;
     int32_t *ids, n;
     if (!json_is_object(object)) return bad_line(r, "a JSON object");
-    if (!json_is_number(stamp)) return json_fail(&at, "timestamp", "milliseconds", r->why);
+    if (!json_is_number(stamp) || !(fabs(json_number_value(stamp)) <= 1e3 * max_time_s))
+        return json_fail(&at, "timestamp", "milliseconds", r->why);
     TRY(json_read_int(&at, object, "input_length", true, 0, MAX_TOKENS, &prompt, r->why));
     TRY(json_read_int(&at, object, "output_length", true, 0, MAX_TOKENS, &output, r->why));
     TRY(json_read_ints(&at, object, "hash_ids", false, 0, MAX_HASH, &ids, &n, r->why));

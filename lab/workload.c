@@ -107,8 +107,9 @@ static enum status count_pages(struct workload *w, struct why *why)
     w->kv_indptr[0] = 0;
     for (int32_t r = 0; r < n; r++) {
         pages += ((int64_t)w->kv_len[r] + page_size - 1) / page_size;
-        if (pages > INT32_MAX)
-            return status_fail(why, STATUS_TOO_LARGE, "request %d: more than 2^31 pages in all", r);
+        if (pages > WORKLOAD_MAX_PAGES)
+            return status_fail(why, STATUS_TOO_LARGE, "request %d: more than %d pages in all", r,
+                               WORKLOAD_MAX_PAGES);
         w->kv_indptr[r + 1] = (int32_t)pages;
     }
     return STATUS_OK;

@@ -8,6 +8,9 @@
 
 #include <stdio.h>
 
+/* Pages of one pool: beyond this a size is a mistake, not a cache (of pages of 16 keys: 2^30 keys). */
+enum { WORKLOAD_MAX_PAGES = 1 << 26 };
+
 enum { WORKLOAD_NAME_MAX = 96, WORKLOAD_SPEC_MAX = 1024 };
 
 /* A batch with the memory behind its view, and what names it in result rows. */

@@ -44,3 +44,14 @@ enum status fi_pod_cut(const struct policy_input *in, struct fi_pod *out)
     role_set_free(&decode);
     return status;
 }
+
+enum status fi_pod_emit(const struct fi_pod *pod, enum work_role role, bool list_per_item,
+                        const struct batch *b, struct plan *out)
+{
+    const bool prefill = role == WORK_PREFILL;
+    const struct works_emit emit = {.works = prefill ? &pod->prefill : &pod->decode,
+                                    .kernel = prefill ? pod->prefill_kernel : KERNEL_FA2_DECODE_16,
+                                    .all_partial = (prefill ? pod->prefill_split : pod->decode_split).split,
+                                    .list_per_item = list_per_item};
+    return works_emit(&emit, b, out);
+}

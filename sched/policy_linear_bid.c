@@ -24,22 +24,14 @@ static enum remap_kind remap_kind(const char *order)
 
 static enum status add_grid(const struct policy_input *in, const struct fi_pod *pod, struct plan *out)
 {
-    const struct works_emit prefill = {.works = &pod->prefill,
-                                       .kernel = pod->prefill_kernel,
-                                       .all_partial = pod->prefill_split.split,
-                                       .list_per_item = true};
-    const struct works_emit decode = {.works = &pod->decode,
-                                      .kernel = KERNEL_FA2_DECODE_16,
-                                      .all_partial = pod->decode_split.split,
-                                      .list_per_item = true};
-    const int32_t heads = in->batch->shape.num_kv_heads;
     struct grid *grid;
     TRY(plan_begin_grid(out, pod->grid_kernel, DISPATCH_FIXED, 0, &grid));
+    TRY(fi_pod_emit(pod, WORK_PREFILL, true, in->batch, out));
+    const int32_t n_prefill = grid->n_lists; /* one entry a list so far */
+    TRY(fi_pod_emit(pod, WORK_DECODE, true, in->batch, out));
     grid->remap = (struct remap){.kind = remap_kind(policy_option_word(in, "order")),
-                                 .n_prefill = pod->prefill.n * heads,
-                                 .n_decode = pod->decode.n * heads};
-    TRY(works_emit(&prefill, in->batch, out));
-    TRY(works_emit(&decode, in->batch, out));
+                                 .n_prefill = n_prefill,
+                                 .n_decode = grid->n_lists - n_prefill};
     TRY(plan_end_grid(out, 0));
     return plan_add_merge_grid(out, 0, out->n_merges, 0, NULL, 0);
 }

@@ -26,21 +26,13 @@ static enum ticket_kind ticket_kind(const char *ratio)
 static enum status add_grid(const struct policy_input *in, const struct fi_pod *pod, struct plan *out)
 {
     const bool fused = pod->prefill.n > 0 && pod->decode.n > 0;
-    const struct works_emit prefill = {.works = &pod->prefill,
-                                       .kernel = pod->prefill_kernel,
-                                       .all_partial = pod->prefill_split.split,
-                                       .list_per_item = !fused};
-    const struct works_emit decode = {.works = &pod->decode,
-                                      .kernel = KERNEL_FA2_DECODE_16,
-                                      .all_partial = pod->decode_split.split,
-                                      .list_per_item = !fused};
     struct grid *grid;
     TRY(plan_begin_grid(out, pod->grid_kernel, fused ? DISPATCH_SM_TICKET : DISPATCH_FIXED, 0, &grid));
     if (fused) grid->ticket.kind = ticket_kind(policy_option_word(in, "ratio"));
-    TRY(works_emit(&prefill, in->batch, out));
+    TRY(fi_pod_emit(pod, WORK_PREFILL, !fused, in->batch, out));
     const int32_t prefill_merges = out->n_merges;
     if (fused) TRY(plan_end_list(out));
-    TRY(works_emit(&decode, in->batch, out));
+    TRY(fi_pod_emit(pod, WORK_DECODE, !fused, in->batch, out));
     if (fused) TRY(plan_end_list(out));
     TRY(plan_end_grid(out, 0));
     TRY(plan_add_merge_grid(out, 0, prefill_merges, 0, NULL, 0));

@@ -17,7 +17,7 @@
     X(IO, 2, "a file cannot be read or written")                \
     X(UNSUPPORTED, 3, "not supported on this machine or build") \
     X(INTERRUPTED, 4, "interrupted")                            \
-    X(NO_MEMORY, 4, "out of memory")                            \
+    X(NO_MEMORY, 3, "out of memory")                            \
     X(INTERNAL, 4, "internal error")
 
 enum status {

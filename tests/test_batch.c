@@ -124,6 +124,7 @@ static void test_names(void **state)
     assert_int_equal(status_exit_code(STATUS_MISMATCH), 1);
     assert_int_equal(status_exit_code(STATUS_BAD_INPUT), 2);
     assert_int_equal(status_exit_code(STATUS_UNSUPPORTED), 3);
+    assert_int_equal(status_exit_code(STATUS_NO_MEMORY), 3);
     assert_int_equal(status_exit_code((enum status)999), 4);
     assert_string_equal(status_text((enum status) - 1), "internal error");
 }

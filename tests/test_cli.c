@@ -101,6 +101,9 @@ static void test_bad_input(void **state)
         {"$T sim --batch $D/huge.json --policy pod", "num_qo_heads"},
         {"$T sim --batch $D/syntax.json --policy pod", "syntax.json:2"},
         {"$T sim --batches $D/lines.jsonl --policy unified --quiet >/dev/null", "lines.jsonl:2"},
+        {"$T sim --spec q1s2147483647 --page-size 1 --policy pod", "more than 67108864 pages"},
+        {"$T sim --batches $D/blank.jsonl --policy pod", "no batches"},
+        {"$T replay --trace $D/times.csv --trace-format vidur", "times.csv:2: expected a time"},
         {"$T check --spec q1s10 --plan $D/missing.json", "No such file"},
         {"$T check --spec q1s10 --plan $D/empty.json", "empty.json"},
         {"$T check --spec q1s10 --plan $D/noplan.json", "tandem_plan"},
@@ -120,6 +123,8 @@ static void test_bad_input(void **state)
     char out[4096], err[4096];
     (void)state;
     write_file("empty.json", "");
+    write_file("blank.jsonl", "\n \n");
+    write_file("times.csv", "arrived_at,num_prefill_tokens,num_decode_tokens\n-1e308,10,5\n1e308,10,5\n");
     write_file("unknown.json", BATCH ", \"kv_len\": [5], \"pages\": 3}");
     write_file("negative.json", BATCH ", \"kv_len\": [-5]}");
     write_file("page.json", BATCH ", \"kv_indptr\": [0, 1], \"kv_indices\": [2000000000], \"kv_len\": [5]}");
