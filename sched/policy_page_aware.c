@@ -33,7 +33,7 @@ enum { MIN_CHUNK_KEYS = 256, PREFILL_TILE = 128, DECODE_TILE = 16 };
 static const double divisors[] = {0.5, 1, 1.5, 2, 3, 4, 6, 8};
 enum { N_DIVISORS = sizeof divisors / sizeof divisors[0] };
 
-struct tile {
+struct priced_tile {
     int32_t request, row_begin, row_end;
     struct range keys;
     double ns;
@@ -42,7 +42,7 @@ struct tile {
 struct role {
     enum kernel_id kernel;
     int32_t tile_q;
-    struct tile *tiles;
+    struct priced_tile *tiles;
     int32_t n_tiles, cap_tiles;
     struct works works;
     int32_t *order;
@@ -61,12 +61,12 @@ static double cta_overhead_ns(const struct gpu *gpu)
     return gpu->cta_start_ns + gpu->cta_end_ns;
 }
 
-static enum status add_tile(struct role *role, const struct tile *tile)
+static enum status add_tile(struct role *role, const struct priced_tile *tile)
 {
     if (role->n_tiles == role->cap_tiles) {
         if (role->cap_tiles > INT32_MAX / 2) return STATUS_TOO_LARGE;
         const int32_t cap = role->cap_tiles ? role->cap_tiles * 2 : 64;
-        struct tile *tiles = realloc(role->tiles, (size_t)cap * sizeof *tiles);
+        struct priced_tile *tiles = realloc(role->tiles, (size_t)cap * sizeof *tiles);
         if (!tiles) return STATUS_NO_MEMORY;
         role->tiles = tiles;
         role->cap_tiles = cap;
@@ -81,7 +81,7 @@ static enum status add_tiles(struct planner *p, int32_t request)
     struct role *role = &p->roles[batch_qo_len(b, request) == 1 ? WORK_DECODE : WORK_PREFILL];
     const int64_t rows = packed_rows(b, request);
     for (int64_t row = 0; row < rows; row += role->tile_q) {
-        struct tile t = {.request = request, .row_begin = (int32_t)row};
+        struct priced_tile t = {.request = request, .row_begin = (int32_t)row};
         t.row_end = rows - row < role->tile_q ? (int32_t)rows : (int32_t)row + role->tile_q;
         t.keys = works_tile_keys(b, request, t.row_begin, t.row_end);
         t.ns = cost_rect(&b->shape, p->in->kernels, role->kernel, t.row_end - t.row_begin,
@@ -97,7 +97,7 @@ static enum status add_tiles(struct planner *p, int32_t request)
 }
 
 /* Keys a chunk of this tile gets for a target: equal chunks, whole pages, whole KV tiles. */
-static int64_t chunk_keys(const struct planner *p, const struct role *role, const struct tile *t,
+static int64_t chunk_keys(const struct planner *p, const struct role *role, const struct priced_tile *t,
                           double target_ns)
 {
     const int64_t keys = t->keys.end - t->keys.begin, page = p->in->batch->kv.page_size;
@@ -132,7 +132,7 @@ static void estimate(const struct planner *p, struct cut *cut)
     double total = 0, squares = 0, longest = 0, partial_rows = 0, deepest = 0;
     for (int r = 0; r < 2; r++)
         for (int32_t i = 0; i < p->roles[r].n_tiles; i++) {
-            const struct tile *t = &p->roles[r].tiles[i];
+            const struct priced_tile *t = &p->roles[r].tiles[i];
             const int64_t keys = t->keys.end - t->keys.begin;
             const int64_t chunk = chunk_keys(p, &p->roles[r], t, cut_target(cut, r));
             const int64_t n = keys > chunk ? (keys + chunk - 1) / chunk : 1;
@@ -197,7 +197,7 @@ static int compare_longest_first(const void *x, const void *y)
 static enum status cut_role(struct planner *p, struct role *role, double target_ns)
 {
     for (int32_t i = 0; i < role->n_tiles; i++) {
-        const struct tile *t = &role->tiles[i];
+        const struct priced_tile *t = &role->tiles[i];
         TRY(works_add_tile(&role->works, t->request, t->row_begin, t->row_end, t->keys,
                            chunk_keys(p, role, t, target_ns)));
     }

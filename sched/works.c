@@ -48,6 +48,32 @@ struct range works_tile_keys(const struct batch *b, int32_t request, int32_t row
     return (struct range){first.begin, last.end};
 }
 
+int32_t works_n_tiles(const struct batch *b, enum kernel_id k, int32_t request)
+{
+    const struct kernel *row = kernel_row(k);
+    const int64_t tokens = batch_qo_len(b, request), group_size = batch_group_size(b);
+    if (row->row_order == ROWS_HEAD_MAJOR)
+        return (int32_t)((tokens + row->tile_q - 1) / row->tile_q * group_size);
+    return (int32_t)((tokens * group_size + row->tile_q - 1) / row->tile_q);
+}
+
+struct tile works_tile(const struct batch *b, enum kernel_id k, int32_t request, int32_t i)
+{
+    const struct kernel *row = kernel_row(k);
+    const int32_t tokens = batch_qo_len(b, request), tile_q = row->tile_q;
+    if (row->row_order == ROWS_TOKEN_MAJOR) {
+        const int32_t rows = tokens * batch_group_size(b), begin = i * tile_q;
+        const int32_t end = rows - begin < tile_q ? rows : begin + tile_q;
+        return (struct tile){begin, end, works_tile_keys(b, request, begin, end)};
+    }
+    const int32_t per_head = (tokens + tile_q - 1) / tile_q, head = i / per_head;
+    const int32_t begin = i % per_head * tile_q, end = tokens - begin < tile_q ? tokens : begin + tile_q;
+    const struct range first = batch_visible(b, request, begin), last = batch_visible(b, request, end - 1);
+    struct tile t = {head * tokens + begin, head * tokens + end, {first.begin, last.end}};
+    if (t.keys.end <= t.keys.begin) t.keys = (struct range){0, 0};
+    return t;
+}
+
 /* Where each work's partial rows start among those of one kv head (-1: it writes directly), and how many
  * there are. */
 static int64_t partial_offsets(const struct works_emit *e, int32_t *offset)
@@ -95,12 +121,13 @@ static enum status emit_items(const struct works_emit *e, const struct batch *b,
 /* Merges of one tile and head: its chunks in key order, cut into pieces that read at most PLAN_MERGE_ROWS
  * partial rows (at least one row each), so that tall and deep tiles are merged by several CTAs. `bases` are
  * the chunks' first rows. */
-static enum status merge_tile(struct plan *p, const struct work *w, int32_t head, int32_t *bases)
+static enum status merge_tile(struct plan *p, const struct work *w, enum row_order order, int32_t head,
+                              int32_t *bases)
 {
     const int32_t piece = w->n_chunks < PLAN_MERGE_ROWS ? PLAN_MERGE_ROWS / w->n_chunks : 1;
     for (int32_t row = w->row_begin; row < w->row_end; row += piece) {
         const int32_t end = w->row_end - row < piece ? w->row_end : row + piece;
-        const struct merge m = {w->request, head, row, end, ROWS_TOKEN_MAJOR};
+        const struct merge m = {w->request, head, row, end, (int32_t)order};
         TRY(plan_add_merge(p, &m, bases, w->n_chunks));
         for (int32_t c = 0; c < w->n_chunks; c++)
             bases[c] += end - row;
@@ -124,7 +151,7 @@ static enum status emit_merges(const struct works_emit *e, const struct batch *b
             if (offset[i] < 0) continue;
             for (int32_t c = 0; c < w->n_chunks; c++)
                 bases[c] = first + head * rows_per_head + offset[i + c];
-            status = merge_tile(p, w, head, bases);
+            status = merge_tile(p, w, kernel_row(e->kernel)->row_order, head, bases);
         }
     free(bases);
     return status;

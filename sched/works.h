@@ -11,7 +11,7 @@
 /* Works of a tile follow each other: chunk 0, 1, ... n_chunks - 1. */
 struct work {
     int32_t request;
-    int32_t row_begin, row_end; /* packed rows, token-major */
+    int32_t row_begin, row_end; /* packed rows, in the row order of the kernel that will do them */
     int32_t kv_begin, kv_end;
     int32_t chunk, n_chunks;
 };
@@ -62,5 +62,15 @@ static inline int64_t packed_rows(const struct batch *b, int32_t request)
 
 /* Keys that packed rows [row_begin, row_end) (token-major) of a request see. */
 struct range works_tile_keys(const struct batch *b, int32_t request, int32_t row_begin, int32_t row_end);
+
+/* Tiles of kernel k over one request and kv head, in row order: tile_q packed rows each, the last one
+ * shorter. Head-major kernels: the token tiles of the group's first q head, then of the next, never across
+ * heads. `keys` is what the tile's rows see. */
+struct tile {
+    int32_t row_begin, row_end;
+    struct range keys;
+};
+int32_t works_n_tiles(const struct batch *b, enum kernel_id k, int32_t request);
+struct tile works_tile(const struct batch *b, enum kernel_id k, int32_t request, int32_t i);
 
 #endif

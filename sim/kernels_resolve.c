@@ -29,8 +29,11 @@ static void resolve_rates(const struct gpu *gpu, const struct kernel *k, const s
                           struct kernel_fit *fit)
 {
     const double peak_sm = gpu->peak_flops_per_ns * gpu_dtype_rate(shape->q_dtype) / gpu->sm_count;
+    /* cta_flops_frac is a CTA of 4 warps, one on each sub-partition's tensor pipe: fewer warps, fewer pipes
+     */
+    const double pipes = k->math == MATH_MMA_SYNC && k->threads < 128 ? k->threads / 128.0 : 1.0;
     fit->sm_flops_per_ns = gpu->flops_frac[k->math] * peak_sm;
-    fit->cta_flops_per_ns = gpu->cta_flops_frac[k->math] * peak_sm;
+    fit->cta_flops_per_ns = gpu->cta_flops_frac[k->math] * pipes * peak_sm;
     if (fit->cta_flops_per_ns > fit->sm_flops_per_ns) fit->cta_flops_per_ns = fit->sm_flops_per_ns;
     fit->cta_bytes_per_ns = bytes_in_flight(k, shape, fit->tile_kv) / gpu->memory_latency_ns;
     if (fit->cta_bytes_per_ns > gpu->sm_bytes_per_ns) fit->cta_bytes_per_ns = gpu->sm_bytes_per_ns;
