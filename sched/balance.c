@@ -20,24 +20,36 @@ struct schedule {
     double makespan_ns, total_ns;
 };
 
-/* Gives work to the slot that is free first, among the first n_live. */
-static void place(struct schedule *s, int32_t n_live, double ns)
+/* Gives a CTA (or item) to the slot that is free first, among the first n_live. It holds the slot for ns, and
+ * does work_ns of what the slot could have done in that time: less where a lane waits for another. */
+static void place(struct schedule *s, int32_t n_live, double ns, double work_ns)
 {
     s->heap[0].load += ns;
-    s->total_ns += ns;
+    s->total_ns += work_ns;
     if (s->heap[0].load > s->makespan_ns) s->makespan_ns = s->heap[0].load;
     heap_sift_root(s->heap, n_live);
 }
 
+static const struct kernel *grid_row(const struct schedule *s)
+{
+    return kernel_row((enum kernel_id)s->grid->kernel);
+}
+
+/* The halves of a BESIDE kernel run next to each other, everything else one after another. */
 static void schedule_fixed(struct schedule *s)
 {
+    const struct kernel *k = grid_row(s);
+    const bool beside = k->role == ROLE_FUSED && k->fused_how == FUSED_BESIDE;
     const int32_t *indptr = s->plan->list_indptr + s->grid->list_begin;
     for (int32_t cta = 0; cta < s->grid->n_ctas; cta++) {
         const int32_t list = remap_linear_bid(s->grid->remap, cta).entry;
-        double ns = 0;
+        double ns[2] = {0, 0};
         for (int32_t i = indptr[list]; i < indptr[list + 1]; i++)
-            ns += s->item_ns[i];
-        place(s, s->n_slots, ns);
+            ns[beside && s->plan->items[i].kernel == k->fused_decode] += s->item_ns[i];
+        if (beside)
+            place(s, s->n_slots, ns[0] > ns[1] ? ns[0] : ns[1], (ns[0] + ns[1]) / 2);
+        else
+            place(s, s->n_slots, ns[0], ns[0]);
     }
 }
 
@@ -50,7 +62,14 @@ static void schedule_sm_ticket(struct schedule *s)
     for (int32_t cta = 0; cta < s->grid->n_ctas; cta++) {
         int32_t role = ticket_role(s->grid->ticket, cta / s->gpu->sm_count);
         if (next[role] == indptr[role + 1]) role = !role;
-        place(s, s->n_slots, s->item_ns[next[role]++]);
+        const int32_t lanes = kernel_role_lanes(grid_row(s), role == WORK_DECODE);
+        double longest = 0, sum = 0;
+        for (int32_t l = 0; l < lanes && next[role] < indptr[role + 1]; l++) {
+            const double ns = s->item_ns[next[role]++];
+            if (ns > longest) longest = ns;
+            sum += ns;
+        }
+        place(s, s->n_slots, longest, sum / lanes);
     }
 }
 
@@ -71,7 +90,8 @@ static enum status schedule_queue(struct schedule *s)
         while (k < g->n_lists && order[k] >= 0 && next[order[k]] == indptr[order[k] + 1])
             k++;
         if (k < g->n_lists && order[k] >= 0) {
-            place(s, live, s->item_ns[next[order[k]]++]);
+            const double ns = s->item_ns[next[order[k]]++];
+            place(s, live, ns, ns);
         } else {
             s->heap[0] = s->heap[--live];
             if (live > 0) heap_sift_root(s->heap, live);

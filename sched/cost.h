@@ -41,7 +41,9 @@ double cost_limit_ns(const struct batch *b, const struct gpu *gpu);
 
 /* Makespan of the plan's CTAs (FIXED, SM_TICKET) or items (QUEUE) under list scheduling in issue order on the
  * grid's slots (sm_count x ctas_per_sm, QUEUE: n_ctas), over total work / slots; attention grids only, summed
- * over grids before dividing. 1 is perfect. SM_TICKET's issue order is the order ticket_role gives with SMs
+ * over grids before dividing. 1 is perfect. A CTA with several
+ * lanes (virtual CTAs, or two halves side by side) holds its slot as long as its longest lane and counts the
+ * mean of its lanes as work. SM_TICKET's issue order is the order ticket_role gives with SMs
  * visited in turn. 1 for a plan without work. *imbalance is NaN if a kernel does not fit the GPU. */
 enum status cost_imbalance(const struct plan *p, const struct batch *b, const struct gpu *gpu,
                            const struct kernels *kernels, double *imbalance);

@@ -158,8 +158,8 @@ enum status plan_end_grid(struct plan *p, int32_t n_ctas)
         return STATUS_OK;
     }
     assert(g->n_lists == 2);
-    g->ticket.n_prefill = indptr[1] - indptr[0];
-    g->ticket.n_decode = indptr[2] - indptr[1];
+    g->ticket.n_prefill = plan_ticket_ctas(g, WORK_PREFILL, indptr[1] - indptr[0]);
+    g->ticket.n_decode = plan_ticket_ctas(g, WORK_DECODE, indptr[2] - indptr[1]);
     g->n_ctas = g->ticket.n_prefill + g->ticket.n_decode;
     return STATUS_OK;
 }

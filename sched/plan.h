@@ -78,11 +78,18 @@ struct grid {
         after_end; /* this grid also waits for grids plan.after[after_begin .. after_end), all earlier */
     int32_t list_begin, n_lists; /* n_lists + 1 entries of list_indptr from list_begin */
     struct remap remap;          /* FIXED */
-    struct ticket ticket;        /* SM_TICKET */
+    struct ticket ticket;        /* SM_TICKET: CTAs of each role */
     int32_t home_begin;          /* QUEUE: plan.home[home_begin + cta] = home queue */
     int32_t steal_begin; /* QUEUE: plan.steal[steal_begin + home * n_lists + k], k-th queue tried (0-th =
                             home), -1 ends */
 };
+
+/* CTAs that `entries` of a role need in an SM_TICKET grid: one for every lanes-ful (virtual CTAs). */
+static inline int32_t plan_ticket_ctas(const struct grid *g, enum work_role role, int32_t entries)
+{
+    const int32_t lanes = kernel_role_lanes(kernel_row((enum kernel_id)g->kernel), role == WORK_DECODE);
+    return (int32_t)(((int64_t)entries + lanes - 1) / lanes);
+}
 
 /* Grids of a plan, streams 0 .. PLAN_MAX_GRIDS - 1. */
 enum { PLAN_MAX_GRIDS = 1024 };

@@ -193,17 +193,18 @@ static enum status check_ticket_grid(const struct plan *p, int32_t i, struct why
 {
     const struct grid *g = &p->grids[i];
     const struct kernel *k = kernel_row((enum kernel_id)g->kernel);
-    if (k->role != ROLE_FUSED)
-        return FAULT("grid %d: SM_TICKET on kernel %s: expected a fused one", i, k->name);
+    if (k->role != ROLE_FUSED || k->fused_how != FUSED_EITHER)
+        return FAULT("grid %d: SM_TICKET on kernel %s: expected one whose CTAs take either role", i, k->name);
     if (g->n_lists != 2)
         return FAULT("grid %d: SM_TICKET with %d lists: expected prefill and decode", i, g->n_lists);
     if (g->ticket.kind < 0 || g->ticket.kind >= TICKET_KIND_COUNT)
         return FAULT("grid %d: ticket kind %d: expected 0..%d", i, g->ticket.kind, TICKET_KIND_COUNT - 1);
     const int32_t *indptr = p->list_indptr + g->list_begin;
-    const int32_t n_prefill = indptr[1] - indptr[0], n_decode = indptr[2] - indptr[1];
+    const int32_t n_prefill = plan_ticket_ctas(g, WORK_PREFILL, indptr[1] - indptr[0]);
+    const int32_t n_decode = plan_ticket_ctas(g, WORK_DECODE, indptr[2] - indptr[1]);
     if (g->ticket.n_prefill != n_prefill || g->ticket.n_decode != n_decode ||
         g->n_ctas != n_prefill + n_decode)
-        return FAULT("grid %d: tickets for %d + %d entries and %d CTAs: expected %d + %d", i,
+        return FAULT("grid %d: tickets for %d + %d CTAs and %d CTAs: expected %d + %d", i,
                      g->ticket.n_prefill, g->ticket.n_decode, g->n_ctas, n_prefill, n_decode);
     for (int32_t role = 0; role < 2; role++)
         for (int32_t j = indptr[role]; j < indptr[role + 1]; j++)
@@ -241,6 +242,27 @@ static enum status check_lists(const struct plan *p, int32_t i, struct why *why)
     return STATUS_OK;
 }
 
+/* A BESIDE kernel's list holds its prefill half first; kernels with several lanes are dealt entries by
+ * tickets. */
+static enum status check_lanes(const struct plan *p, int32_t i, struct why *why)
+{
+    const struct grid *g = &p->grids[i];
+    const struct kernel *k = kernel_row((enum kernel_id)g->kernel);
+    if (k->role != ROLE_FUSED || kernel_lanes(k) == 1) return STATUS_OK;
+    if (k->fused_how == FUSED_EITHER)
+        return g->dispatch == DISPATCH_SM_TICKET
+                   ? STATUS_OK
+                   : FAULT("grid %d: kernel %s has lanes: expected SM_TICKET", i, k->name);
+    if (g->dispatch != DISPATCH_FIXED) return FAULT("grid %d: kernel %s: expected FIXED", i, k->name);
+    const int32_t *indptr = p->list_indptr + g->list_begin;
+    for (int32_t l = 0; l < g->n_lists; l++)
+        for (int32_t j = indptr[l] + 1; j < indptr[l + 1]; j++)
+            if (p->items[j].kernel == k->fused_prefill && p->items[j - 1].kernel == k->fused_decode)
+                return FAULT("grid %d: item %d: a prefill behind a decode in a list of kernel %s", i, j,
+                             k->name);
+    return STATUS_OK;
+}
+
 static enum status check_grid(const struct plan *p, int32_t i, struct why *why)
 {
     const struct grid *g = &p->grids[i];
@@ -256,6 +278,7 @@ static enum status check_grid(const struct plan *p, int32_t i, struct why *why)
         if (p->after[a] < 0 || p->after[a] >= i)
             return FAULT("grid %d: waits for grid %d: expected an earlier one", i, p->after[a]);
     TRY(check_lists(p, i, why));
+    TRY(check_lanes(p, i, why));
     switch (g->dispatch) {
     case DISPATCH_FIXED:
         return check_fixed(g, i, why);

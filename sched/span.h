@@ -7,7 +7,8 @@
 
 struct span {
     int32_t sm;
-    int32_t slot; /* resident-CTA slot on that SM: spans of one (sm, slot) never overlap */
+    int32_t slot; /* resident-CTA slot on that SM, times the most lanes of any grid of the plan, plus the
+                     lane: spans of one (sm, slot) never overlap */
     int32_t grid;
     int32_t cta;             /* index within the grid */
     int32_t item;            /* plan item, or merge index when the grid's kernel row is ROLE_MERGE */

@@ -20,23 +20,26 @@
 /* Equal CTAs end at times that differ by rounding only. */
 static const double same_instant_ns = 1e-6;
 
-enum phase { PHASE_FREE, PHASE_WAIT, PHASE_RUN, PHASE_END };
-
 /* A resident CTA. */
 struct cta {
     int32_t grid, index; /* index within the grid */
     int32_t sm, slot;
-    int32_t next,
-        end;      /* items (or merges) of its own list still to do: FIXED, and the one entry of SM_TICKET */
-    int32_t work; /* item or merge in hand; -1 none */
-    int32_t merge_queue; /* first merge this CTA was left to do as last arriver, -1 none */
+    int32_t n_lanes, lanes_left; /* lanes that got work, and those that still have some */
+};
+
+/* A stream of work inside a CTA: its only one, or one of its virtual CTAs, or a half of a BESIDE kernel. Lane
+ * l of CTA c is lanes[c * KERNEL_MAX_LANES + l]. */
+struct lane {
+    int32_t next, end;   /* items (or merges) of its own still to do: FIXED and SM_TICKET */
+    int32_t work;        /* item or merge in hand; -1 none */
+    int32_t merge_queue; /* first merge this lane was left to do as last arriver, -1 none */
     int32_t consumer;    /* index into consumers while running */
-    enum phase phase;
+    bool running;
     bool is_merge;   /* `work` is a merge */
     double begin_ns; /* of the span of `work` */
 };
 
-enum timer_kind { TIMER_GRID_READY, TIMER_CTA };
+enum timer_kind { TIMER_GRID_READY, TIMER_LANE_START, TIMER_CTA_END };
 
 struct timer {
     double at_ns;
@@ -77,17 +80,19 @@ struct engine {
     int32_t *sm_order; /* order in which equal SMs are chosen */
     int32_t *room;     /* of each SM for the grid at the head, valid while room_grid is it */
     int32_t room_kernel;
-    int32_t head;     /* first grid with CTAs to place, or n_grids */
-    struct cta *ctas; /* sm * max_ctas_per_sm + slot */
+    int32_t head;        /* first grid with CTAs to place, or n_grids */
+    struct cta *ctas;    /* sm * max_ctas_per_sm + slot */
+    struct lane *lanes;  /* KERNEL_MAX_LANES a CTA */
+    int32_t lane_stride; /* most lanes of any grid: how far apart the slots of two CTAs are in spans */
 
     struct timer *timers;
     int32_t n_timers, cap_timers;
     int64_t seq;
 
     struct consumers run;
-    int32_t *run_cta; /* cta of each consumer */
-    int32_t *due;     /* ctas whose work ends at this instant */
-    bool stale;       /* the set of consumers changed since the last update_rates */
+    int32_t *run_lane; /* lane of each consumer */
+    int32_t *due;      /* lanes whose work ends at this instant */
+    bool stale;        /* the set of consumers changed since the last update_rates */
     double now_ns, updated_ns, finish_ns;
     int32_t finisher;
     double level; /* HBM water level */
@@ -145,9 +150,14 @@ static struct timer pop_timer(struct engine *e)
  * ---------------------------------------------------------------------------------------------------------
  */
 
-static const struct demand *demand_of(const struct engine *e, const struct cta *c)
+static const struct demand *demand_of(const struct engine *e, const struct lane *l)
 {
-    return c->is_merge ? &e->demands.merges[c->work] : &e->demands.items[c->work];
+    return l->is_merge ? &e->demands.merges[l->work] : &e->demands.items[l->work];
+}
+
+static struct cta *cta_of(const struct engine *e, int32_t lane)
+{
+    return &e->ctas[lane / KERNEL_MAX_LANES];
 }
 
 /* Brings the work left up to now. */
@@ -162,14 +172,16 @@ static void advance(struct engine *e)
 
 static void share_on_sm(struct engine *e, const struct sm *sm)
 {
-    const struct demand *demands[32] = {NULL};
-    int32_t consumer[32], n = 0;
-    double local[32];
+    const struct demand *demands[32 * KERNEL_MAX_LANES] = {NULL};
+    int32_t consumer[32 * KERNEL_MAX_LANES], n = 0;
+    double local[32 * KERNEL_MAX_LANES];
     for (int32_t i = 0; i < sm->n_ctas; i++) {
-        const struct cta *c = &e->ctas[sm->ctas[i]];
-        if (c->phase != PHASE_RUN) continue;
-        demands[n] = demand_of(e, c);
-        consumer[n++] = c->consumer;
+        const struct lane *lanes = &e->lanes[sm->ctas[i] * KERNEL_MAX_LANES];
+        for (int32_t l = 0; l < e->ctas[sm->ctas[i]].n_lanes; l++) {
+            if (!lanes[l].running) continue;
+            demands[n] = demand_of(e, &lanes[l]);
+            consumer[n++] = lanes[l].consumer;
+        }
     }
     share_sm(demands, n, e->gpu->sm_bytes_per_ns, local);
     for (int32_t i = 0; i < n; i++)
@@ -189,14 +201,14 @@ static enum status add_sample(struct engine *e, double hbm)
         e->cap_samples = cap;
     }
     for (int32_t i = 0; i < e->run.n; i++) {
-        const struct demand *d = demand_of(e, &e->ctas[e->run_cta[i]]);
+        const struct demand *d = demand_of(e, &e->lanes[e->run_lane[i]]);
         if (d->pipe == PIPE_TENSOR) tensor += d->pipe_frac * e->run.rate[i];
     }
     r->samples[r->n_samples++] = (struct sim_sample){e->now_ns, tensor / e->gpu->sm_count, hbm, e->resident};
     return STATUS_OK;
 }
 
-/* Sets all rates anew and finds the next finish. Ties go to the lowest CTA slot. */
+/* Sets all rates anew and finds the next finish. Ties go to the lowest lane. */
 static enum status update_rates(struct engine *e)
 {
     const double hbm = share_hbm(&e->run, e->gpu->hbm_bytes_per_ns, &e->level);
@@ -205,7 +217,7 @@ static enum status update_rates(struct engine *e)
     for (int32_t i = 0; i < e->run.n; i++) {
         const double left = e->run.left_ns[i] > 0 ? e->run.left_ns[i] : 0;
         const double ns = left / e->run.rate[i];
-        if (e->finisher < 0 || ns < least || (ns == least && e->run_cta[i] < e->run_cta[e->finisher])) {
+        if (e->finisher < 0 || ns < least || (ns == least && e->run_lane[i] < e->run_lane[e->finisher])) {
             least = ns;
             e->finisher = i;
         }
@@ -217,33 +229,33 @@ static enum status update_rates(struct engine *e)
 
 static void start_running(struct engine *e, int32_t id)
 {
-    struct cta *c = &e->ctas[id];
-    const struct demand *d = demand_of(e, c);
+    struct lane *l = &e->lanes[id];
+    const struct demand *d = demand_of(e, l);
     advance(e);
-    c->phase = PHASE_RUN;
-    c->consumer = e->run.n++;
-    e->run_cta[c->consumer] = id;
-    e->run.left_ns[c->consumer] = d->alone_ns;
-    e->run.hbm[c->consumer] = d->hbm_bytes_per_ns;
-    e->run.weight[c->consumer] = d->inflight_bytes_per_ns;
-    share_on_sm(e, &e->sms[c->sm]);
+    l->running = true;
+    l->consumer = e->run.n++;
+    e->run_lane[l->consumer] = id;
+    e->run.left_ns[l->consumer] = d->alone_ns;
+    e->run.hbm[l->consumer] = d->hbm_bytes_per_ns;
+    e->run.weight[l->consumer] = d->inflight_bytes_per_ns;
+    share_on_sm(e, &e->sms[cta_of(e, id)->sm]);
     e->stale = true;
 }
 
-/* Takes the CTA out of the consumers. */
-static void stop_running(struct engine *e, struct cta *c)
+/* Takes the lane out of the consumers. */
+static void stop_running(struct engine *e, int32_t id)
 {
     advance(e);
-    const int32_t i = c->consumer, last = --e->run.n;
-    e->run_cta[i] = e->run_cta[last];
+    const int32_t i = e->lanes[id].consumer, last = --e->run.n;
+    e->run_lane[i] = e->run_lane[last];
     e->run.left_ns[i] = e->run.left_ns[last];
     e->run.local[i] = e->run.local[last];
     e->run.rate[i] = e->run.rate[last];
     e->run.hbm[i] = e->run.hbm[last];
     e->run.weight[i] = e->run.weight[last];
-    if (i != last) e->ctas[e->run_cta[i]].consumer = i;
-    c->phase = PHASE_WAIT;
-    share_on_sm(e, &e->sms[c->sm]);
+    if (i != last) e->lanes[e->run_lane[i]].consumer = i;
+    e->lanes[id].running = false;
+    share_on_sm(e, &e->sms[cta_of(e, id)->sm]);
     e->stale = true;
 }
 
@@ -268,48 +280,74 @@ static int32_t draw_from_queues(struct engine *e, int32_t grid, int32_t index)
     return -1;
 }
 
-/* SM_TICKET: the SM's ticket names a role, the role's ticket an entry; a dry role hands over to the other. */
-static int32_t draw_ticket(struct engine *e, int32_t grid, int32_t sm)
+/* SM_TICKET: the SM's ticket names a role, the role's ticket its next entries, as many as a CTA of that role
+ * has lanes; a dry role hands over to the other. */
+static struct range draw_ticket(struct engine *e, int32_t grid, int32_t sm)
 {
     const struct grid *g = &e->p->grids[grid];
     struct grid_state *s = &e->grids[grid];
     const int32_t *indptr = grid_lists(e, g);
     int32_t role = ticket_role(g->ticket, s->sm_ticket[sm]++);
     if (s->ticket_next[role] == indptr[role + 1]) role = !role;
-    return s->ticket_next[role]++;
+    const int32_t lanes = kernel_role_lanes(kernel_row((enum kernel_id)g->kernel), role == WORK_DECODE);
+    const int32_t begin = s->ticket_next[role], left = indptr[role + 1] - begin;
+    s->ticket_next[role] += left < lanes ? left : lanes;
+    return (struct range){begin, s->ticket_next[role]};
 }
 
-/* Fills next/end of a CTA that was just placed. */
-static void assign_list(struct engine *e, struct cta *c)
+static struct range draw_list(struct engine *e, const struct cta *c)
 {
     const struct grid *g = &e->p->grids[c->grid];
-    const int32_t *indptr = grid_lists(e, g);
-    c->next = c->end = 0;
-    if (g->dispatch == DISPATCH_FIXED) {
-        const int32_t list = remap_linear_bid(g->remap, c->index).entry;
-        c->next = indptr[list];
-        c->end = indptr[list + 1];
-    } else if (g->dispatch == DISPATCH_SM_TICKET) {
-        c->next = draw_ticket(e, c->grid, c->sm);
-        c->end = c->next + 1;
+    if (g->dispatch == DISPATCH_SM_TICKET) return draw_ticket(e, c->grid, c->sm);
+    if (g->dispatch == DISPATCH_QUEUE) return (struct range){0, 0};
+    const int32_t *list = grid_lists(e, g) + remap_linear_bid(g->remap, c->index).entry;
+    return (struct range){list[0], list[1]};
+}
+
+/* Entries of a BESIDE list: prefill items come first. */
+static int32_t first_decode(const struct engine *e, const struct kernel *k, struct range list)
+{
+    while (list.begin < list.end && e->p->items[list.begin].kernel == k->fused_prefill)
+        list.begin++;
+    return list.begin;
+}
+
+/* Deals the work of a CTA that was just placed to its lanes: all to the one lane; a half to each of two; or,
+ * where a ticket drew several entries, one each. */
+static void deal_lanes(struct engine *e, int32_t id)
+{
+    struct cta *c = &e->ctas[id];
+    const struct grid *g = &e->p->grids[c->grid];
+    const struct kernel *k = kernel_row((enum kernel_id)g->kernel);
+    const struct range list = draw_list(e, c);
+    struct lane *lanes = &e->lanes[id * KERNEL_MAX_LANES];
+    const bool beside = k->role == ROLE_FUSED && k->fused_how == FUSED_BESIDE;
+    const int32_t middle = beside ? first_decode(e, k, list) : list.end;
+    c->n_lanes = beside ? 2 : g->dispatch == DISPATCH_SM_TICKET ? list.end - list.begin : 1;
+    for (int32_t l = 0; l < c->n_lanes; l++) {
+        lanes[l] = (struct lane){.next = list.begin, .end = middle, .merge_queue = -1, .begin_ns = e->now_ns};
+        if (beside && l == 1) lanes[l].next = middle, lanes[l].end = list.end;
+        if (!beside && c->n_lanes > 1) lanes[l].next = list.begin + l, lanes[l].end = list.begin + l + 1;
     }
 }
 
-/* Next work of a CTA into c->work; false when it has none left. */
-static bool take_work(struct engine *e, struct cta *c)
+/* Next work of a lane into lane->work; false when it has none left. */
+static bool take_work(struct engine *e, int32_t id)
 {
+    const struct cta *c = cta_of(e, id);
+    struct lane *l = &e->lanes[id];
     const struct grid *g = &e->p->grids[c->grid];
-    if (c->merge_queue >= 0) {
-        c->is_merge = true;
-        c->work = c->merge_queue;
-        c->merge_queue = e->merge_next[c->merge_queue];
+    if (l->merge_queue >= 0) {
+        l->is_merge = true;
+        l->work = l->merge_queue;
+        l->merge_queue = e->merge_next[l->merge_queue];
         return true;
     }
-    c->is_merge = kernel_row((enum kernel_id)g->kernel)->role == ROLE_MERGE;
-    c->work = g->dispatch == DISPATCH_QUEUE ? draw_from_queues(e, c->grid, c->index)
-              : c->next < c->end            ? c->next++
+    l->is_merge = kernel_row((enum kernel_id)g->kernel)->role == ROLE_MERGE;
+    l->work = g->dispatch == DISPATCH_QUEUE ? draw_from_queues(e, c->grid, c->index)
+              : l->next < l->end            ? l->next++
                                             : -1;
-    return c->work >= 0;
+    return l->work >= 0;
 }
 
 /* ---- placement
@@ -363,25 +401,21 @@ static enum status place_cta(struct engine *e, int32_t grid, int32_t sm_id)
     const int32_t slot = lowest_free_slot(sm->slots_used), kernel = e->p->grids[grid].kernel;
     const int32_t id = sm_id * e->gpu->max_ctas_per_sm + slot;
     struct cta *c = &e->ctas[id];
-    *c = (struct cta){.grid = grid,
-                      .index = e->grids[grid].placed++,
-                      .sm = sm_id,
-                      .slot = slot,
-                      .merge_queue = -1,
-                      .phase = PHASE_WAIT,
-                      .begin_ns = e->now_ns};
+    *c = (struct cta){.grid = grid, .index = e->grids[grid].placed++, .sm = sm_id, .slot = slot};
     track_busy(e, sm, 1);
     sm->slots_used |= 1u << slot;
     sm->ctas[sm->n_ctas++] = id;
     residency_add(&sm->use, &e->footprint[kernel]);
     e->room[sm_id] = residency_room(e->gpu, &sm->use, &e->footprint[e->room_kernel]);
     e->r->ctas++;
-    assign_list(e, c);
-    if (!take_work(e, c)) {
-        c->phase = PHASE_END;
-        return add_timer(e, e->now_ns + e->gpu->cta_start_ns + e->gpu->cta_end_ns, TIMER_CTA, id);
+    deal_lanes(e, id);
+    for (int32_t l = id * KERNEL_MAX_LANES; l < id * KERNEL_MAX_LANES + c->n_lanes; l++) {
+        if (!take_work(e, l)) continue;
+        c->lanes_left++;
+        TRY(add_timer(e, e->now_ns + e->gpu->cta_start_ns, TIMER_LANE_START, l));
     }
-    return add_timer(e, e->now_ns + e->gpu->cta_start_ns, TIMER_CTA, id);
+    if (c->lanes_left > 0) return STATUS_OK;
+    return add_timer(e, e->now_ns + e->gpu->cta_start_ns + e->gpu->cta_end_ns, TIMER_CTA_END, id);
 }
 
 /* Leftover rule: only the first ready grid with CTAs to place is served; later ones wait even if they would
@@ -401,8 +435,10 @@ static enum status place_all(struct engine *e)
  * -----------------------------------------------------------------------------------------------------------
  */
 
-static enum status add_span(struct engine *e, const struct cta *c)
+static enum status add_span(struct engine *e, int32_t id)
 {
+    const struct cta *c = cta_of(e, id);
+    const struct lane *l = &e->lanes[id];
     struct sim_result *r = e->r;
     if (!e->options->spans) return STATUS_OK;
     if (r->n_spans == e->cap_spans) {
@@ -412,48 +448,49 @@ static enum status add_span(struct engine *e, const struct cta *c)
         r->spans = spans;
         e->cap_spans = cap;
     }
-    r->spans[r->n_spans++] =
-        (struct span){c->sm, c->slot, c->grid, c->index, c->work, c->begin_ns, e->now_ns};
+    r->spans[r->n_spans++] = (struct span){
+        c->sm,    c->slot * e->lane_stride + id % KERNEL_MAX_LANES, c->grid, c->index, l->work, l->begin_ns,
+        e->now_ns};
     return STATUS_OK;
 }
 
-static void note_end(struct engine *e, const struct cta *c)
+static void note_end(struct engine *e, const struct lane *l)
 {
     double *end = &e->r->merge_end_ns;
-    if (!c->is_merge)
-        end = kernel_row((enum kernel_id)e->p->items[c->work].kernel)->role == ROLE_DECODE
+    if (!l->is_merge)
+        end = kernel_row((enum kernel_id)e->p->items[l->work].kernel)->role == ROLE_DECODE
                   ? &e->r->decode_end_ns
                   : &e->r->prefill_end_ns;
     if (isnan(*end) || e->now_ns > *end) *end = e->now_ns;
 }
 
 /* Last-arriver merging: counts the item's partial rows in; merges that became complete are chained onto this
- * CTA. */
-static void arrive(struct engine *e, struct cta *c)
+ * lane. */
+static void arrive(struct engine *e, struct lane *l)
 {
-    if (c->is_merge || !e->merge_of_row) return;
-    const struct item *item = &e->p->items[c->work];
+    if (l->is_merge || !e->merge_of_row) return;
+    const struct item *item = &e->p->items[l->work];
     if (item->partial < 0 || !(item->flags & ITEM_LAST_MERGES)) return;
     for (int32_t row = item->partial; row < item->partial + (item->row_end - item->row_begin); row++) {
         const int32_t m = e->merge_of_row[row];
         if (m < 0 || --e->merge_left[m] > 0) continue;
-        e->merge_next[m] = c->merge_queue;
-        c->merge_queue = m;
+        e->merge_next[m] = l->merge_queue;
+        l->merge_queue = m;
     }
 }
 
-/* The CTA's work is done: what it does next. */
+/* The lane's work is done: what it does next. The CTA ends with its last lane. */
 static enum status finish_work(struct engine *e, int32_t id)
 {
-    struct cta *c = &e->ctas[id];
-    stop_running(e, c);
-    TRY(add_span(e, c));
-    note_end(e, c);
-    arrive(e, c);
-    c->begin_ns = e->now_ns;
-    if (take_work(e, c)) return add_timer(e, e->now_ns + e->gpu->item_ns, TIMER_CTA, id);
-    c->phase = PHASE_END;
-    return add_timer(e, e->now_ns + e->gpu->cta_end_ns, TIMER_CTA, id);
+    struct lane *l = &e->lanes[id];
+    stop_running(e, id);
+    TRY(add_span(e, id));
+    note_end(e, l);
+    arrive(e, l);
+    l->begin_ns = e->now_ns;
+    if (take_work(e, id)) return add_timer(e, e->now_ns + e->gpu->item_ns, TIMER_LANE_START, id);
+    if (--cta_of(e, id)->lanes_left > 0) return STATUS_OK;
+    return add_timer(e, e->now_ns + e->gpu->cta_end_ns, TIMER_CTA_END, id / KERNEL_MAX_LANES);
 }
 
 static int compare_ids(const void *x, const void *y)
@@ -462,7 +499,7 @@ static int compare_ids(const void *x, const void *y)
     return (a > b) - (a < b);
 }
 
-/* Ends all work that is done at this instant, by CTA slot: equal CTAs end together, as a wave does, whatever
+/* Ends all work that is done at this instant, by lane: equal CTAs end together, as a wave does, whatever
  * their sums rounded to. The finisher is always among them, however coarse time is by now. */
 static enum status finish_due(struct engine *e)
 {
@@ -472,7 +509,7 @@ static enum status finish_due(struct engine *e)
     advance(e);
     for (int32_t i = 0; i < e->run.n; i++)
         if (i == finisher || e->run.left_ns[i] <= same_instant_ns * e->run.rate[i])
-            e->due[n++] = e->run_cta[i];
+            e->due[n++] = e->run_lane[i];
     qsort(e->due, (size_t)n, sizeof *e->due, compare_ids);
     for (int32_t i = 0; i < n; i++)
         TRY(finish_work(e, e->due[i]));
@@ -509,7 +546,6 @@ static enum status free_cta(struct engine *e, int32_t id)
     sm->slots_used &= ~(1u << c->slot);
     residency_remove(&sm->use, &e->footprint[e->p->grids[c->grid].kernel]);
     if (e->room_kernel >= 0) e->room[c->sm] = residency_room(e->gpu, &sm->use, &e->footprint[e->room_kernel]);
-    c->phase = PHASE_FREE;
     e->r->makespan_ns = e->now_ns;
     return --e->grids[c->grid].live == 0 ? finish_grid(e, c->grid) : STATUS_OK;
 }
@@ -588,19 +624,27 @@ static enum status prepare(struct engine *e)
 {
     const int32_t sms = e->gpu->sm_count;
     const size_t residents = (size_t)sms * (size_t)e->gpu->max_ctas_per_sm;
+    const size_t n_lanes = residents * KERNEL_MAX_LANES;
     e->grids = calloc((size_t)e->p->n_grids + 1, sizeof *e->grids);
     e->sms = calloc((size_t)sms, sizeof *e->sms);
     e->sm_order = malloc((size_t)sms * sizeof *e->sm_order);
     e->room = malloc((size_t)sms * sizeof *e->room);
     e->ctas = calloc(residents, sizeof *e->ctas);
-    e->run_cta = malloc(residents * sizeof *e->run_cta);
-    e->due = malloc(residents * sizeof *e->due);
-    double *lanes = malloc(5 * residents * sizeof *lanes);
-    e->run = (struct consumers){.left_ns = lanes}; /* owns all five */
-    if (!e->grids || !e->sms || !e->sm_order || !e->room || !e->ctas || !e->run_cta || !e->due || !lanes)
+    e->lanes = calloc(n_lanes, sizeof *e->lanes);
+    e->run_lane = malloc(n_lanes * sizeof *e->run_lane);
+    e->due = malloc(n_lanes * sizeof *e->due);
+    double *columns = malloc(5 * n_lanes * sizeof *columns);
+    e->run = (struct consumers){.left_ns = columns}; /* owns all five */
+    if (!e->grids || !e->sms || !e->sm_order || !e->room || !e->ctas || !e->lanes || !e->run_lane ||
+        !e->due || !columns)
         return STATUS_NO_MEMORY;
     e->run = (struct consumers){
-        0, lanes, lanes + residents, lanes + 2 * residents, lanes + 3 * residents, lanes + 4 * residents};
+        0, columns, columns + n_lanes, columns + 2 * n_lanes, columns + 3 * n_lanes, columns + 4 * n_lanes};
+    e->lane_stride = 1;
+    for (int32_t g = 0; g < e->p->n_grids; g++) {
+        const int32_t lanes = kernel_lanes(kernel_row((enum kernel_id)e->p->grids[g].kernel));
+        if (lanes > e->lane_stride) e->lane_stride = lanes;
+    }
     /* siblings of a TPC apart: 0 2 4 ... 1 3 5 ... */
     for (int32_t i = 0, n = 0; n < sms; i += 2, n++) {
         if (i >= sms) i = 1;
@@ -627,7 +671,8 @@ static void release(struct engine *e)
     free(e->sm_order);
     free(e->room);
     free(e->ctas);
-    free(e->run_cta);
+    free(e->lanes);
+    free(e->run_lane);
     free(e->due);
     free(e->run.left_ns);
     free(e->timers);
@@ -643,7 +688,7 @@ static enum status fire_timer(struct engine *e)
     e->now_ns = t.at_ns;
     if (t.kind == TIMER_GRID_READY)
         e->grids[t.id].ready = true;
-    else if (e->ctas[t.id].phase == PHASE_END)
+    else if (t.kind == TIMER_CTA_END)
         TRY(free_cta(e, t.id));
     else
         start_running(e, t.id);

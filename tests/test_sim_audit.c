@@ -73,7 +73,8 @@ static void collect_ctas(struct audit *a)
         const struct span *s = &a->r.spans[i];
         struct cta *c = cta_of(a, s);
         if (!c->known) *c = (struct cta){s->grid, s->sm, s->begin_ns, 0, true};
-        c->end_ns = s->end_ns + a->m->gpu.cta_end_ns;
+        /* a CTA with lanes ends with the last of them */
+        if (s->end_ns + a->m->gpu.cta_end_ns > c->end_ns) c->end_ns = s->end_ns + a->m->gpu.cta_end_ns;
     }
 }
 
@@ -110,16 +111,16 @@ static struct event *list_events(const struct audit *a)
 struct progress {
     struct consumers c;
     int32_t *spans; /* [c.n] */
-    double lanes[5][132 * 32];
+    double lanes[5][132 * 32 * KERNEL_MAX_LANES];
 };
 
 static void share_all(const struct audit *a, struct progress *now)
 {
     double level = INFINITY;
     for (int32_t sm = 0; sm < a->m->gpu.sm_count; sm++) {
-        const struct demand *demands[32];
-        int32_t who[32], n = 0;
-        double local[32];
+        const struct demand *demands[32 * KERNEL_MAX_LANES];
+        int32_t who[32 * KERNEL_MAX_LANES], n = 0;
+        double local[32 * KERNEL_MAX_LANES];
         for (int32_t i = 0; i < now->c.n; i++) {
             if (a->r.spans[now->spans[i]].sm != sm) continue;
             demands[n] = demand_of(a, &a->r.spans[now->spans[i]]);
