@@ -19,31 +19,11 @@ static int compare_length(const void *x, const void *y)
     return a->request < b->request ? -1 : a->request > b->request;
 }
 
-/* One tile of one q head, and who got it. */
-struct assigned {
-    struct item item;
-    int32_t cta;
-};
-
 struct schedule {
-    struct assigned *data;
-    int32_t n, cap;
+    struct works works;
     struct heap_slot *heap; /* CTAs by load */
     int32_t n_ctas;
 };
-
-static enum status push(struct schedule *s, const struct item *item, int32_t cta)
-{
-    if (s->n == s->cap) {
-        if (s->cap > INT32_MAX / 2) return STATUS_TOO_LARGE;
-        s->cap = s->cap ? s->cap * 2 : 256;
-        struct assigned *data = realloc(s->data, (size_t)s->cap * sizeof *data);
-        if (!data) return STATUS_NO_MEMORY;
-        s->data = data;
-    }
-    s->data[s->n++] = (struct assigned){*item, cta};
-    return STATUS_OK;
-}
 
 /* Tiles of one q head of one request, last to first. n_copies > 1: the same schedule for heads head .. head +
  * n_copies. */
@@ -59,15 +39,9 @@ static enum status assign_tiles(const struct batch *b, int32_t request, int32_t 
         heap_add_to_root(s->heap, s->n_ctas, 2.0 * tile + kv_end);
         for (int32_t h = head; h < head + n_copies; h++) {
             const int32_t first_row = h % group_size * qo_len; /* head-major packed rows */
-            const struct item item = {.group = request,
-                                      .kv_head = h / group_size,
-                                      .row_begin = first_row + begin,
-                                      .row_end = first_row + end,
-                                      .kv_begin = 0,
-                                      .kv_end = kv_end,
-                                      .partial = -1,
-                                      .kernel = KERNEL_FA3_PREFILL_128};
-            TRY(push(s, &item, cta));
+            const struct work work = {
+                request, first_row + begin, first_row + end, 0, kv_end, 0, 1, h / group_size, cta};
+            TRY(works_add(&s->works, &work));
         }
     }
     return STATUS_OK;
@@ -82,30 +56,6 @@ static enum status assign_all(const struct batch *b, const struct role_set *set,
         for (int32_t i = 0; i < set->n; i++)
             TRY(assign_tiles(b, sorted[i].request, head, one_for_all ? heads : 1, s));
     return STATUS_OK;
-}
-
-/* Lists by CTA, each in the order of assignment: a counting sort. */
-static enum status emit_lists(const struct schedule *s, struct plan *out)
-{
-    struct item *items;
-    int32_t *next = calloc((size_t)s->n_ctas + 1, sizeof *next);
-    const int32_t base = out->n_items;
-    enum status status = next ? plan_add_items(out, s->n, &items) : STATUS_NO_MEMORY;
-    if (status == STATUS_OK) {
-        for (int32_t i = 0; i < s->n; i++)
-            next[s->data[i].cta + 1]++;
-        for (int32_t c = 0; c < s->n_ctas; c++)
-            next[c + 1] += next[c];
-        for (int32_t i = 0; i < s->n; i++)
-            items[next[s->data[i].cta]++] = s->data[i].item;
-        /* next[c] is now the end of CTA c's list; plan_end_list takes "all items so far" */
-        for (int32_t c = 0; status == STATUS_OK && c < s->n_ctas; c++) {
-            out->n_items = base + next[c];
-            status = plan_end_list(out);
-        }
-    }
-    free(next);
-    return status;
 }
 
 enum status fi_sm90_grid(const struct policy_input *in, const struct role_set *set, int32_t stream,
@@ -124,10 +74,11 @@ enum status fi_sm90_grid(const struct policy_input *in, const struct role_set *s
     }
     if (status == STATUS_OK)
         status = plan_begin_grid(out, KERNEL_FA3_PREFILL_128, DISPATCH_FIXED, stream, NULL);
-    if (status == STATUS_OK) status = emit_lists(&s, out);
+    const struct works_emit emit = {.works = &s.works, .kernel = KERNEL_FA3_PREFILL_128};
+    if (status == STATUS_OK) status = works_emit_lists(&emit, 1, s.n_ctas, in->batch, out);
     if (status == STATUS_OK) status = plan_end_grid(out, 0);
     free(s.heap);
-    free(s.data);
+    works_free(&s.works);
     free(sorted);
     return status;
 }

@@ -8,20 +8,6 @@
 
 #include <stddef.h>
 
-static enum status all_requests(const struct batch *b, struct role_set *all)
-{
-    struct role_set prefill, decode;
-    TRY(role_sets(b, &prefill, &decode));
-    /* both in batch order: the rule does not tell decodes from prefills */
-    *all = prefill;
-    all->n = 0;
-    all->rows = b->qo_indptr[b->n_requests];
-    for (int32_t r = 0; r < b->n_requests; r++)
-        if (batch_qo_len(b, r) > 0) all->requests[all->n++] = r;
-    role_set_free(&decode);
-    return STATUS_OK;
-}
-
 static enum status plan_all(const struct policy_input *in, const struct role_set *all, struct works *works,
                             struct plan *out)
 {
@@ -42,7 +28,7 @@ static enum status plan_unified(const struct policy_input *in, struct plan *out,
     (void)why;
     struct role_set all;
     struct works works = {0};
-    TRY(all_requests(in->batch, &all));
+    TRY(role_set_all(in->batch, &all));
     const enum status status = all.n ? plan_all(in, &all, &works, out) : STATUS_OK;
     works_free(&works);
     role_set_free(&all);

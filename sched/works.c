@@ -9,7 +9,7 @@ void works_free(struct works *w)
     memset(w, 0, sizeof *w);
 }
 
-static enum status works_push(struct works *w, const struct work *work)
+enum status works_add(struct works *w, const struct work *work)
 {
     if (w->n == w->cap) {
         if (w->cap > INT32_MAX / 2) return STATUS_TOO_LARGE;
@@ -28,12 +28,13 @@ enum status works_add_tile(struct works *w, int32_t request, int32_t row_begin, 
 {
     const int64_t n_keys = keys.end - keys.begin;
     const int64_t n_chunks = n_keys > 0 ? (n_keys + chunk_keys - 1) / chunk_keys : 1;
-    struct work work = {request, row_begin, row_end, keys.begin, keys.end, 0, (int32_t)n_chunks};
+    struct work work = {request, row_begin,         row_end,        keys.begin, keys.end,
+                        0,       (int32_t)n_chunks, WORK_ALL_HEADS, 0};
     for (int64_t c = 0; c < n_chunks; c++) {
         const int64_t end = keys.begin + (c + 1) * chunk_keys;
         work.chunk = (int32_t)c;
         work.kv_end = end < keys.end ? (int32_t)end : keys.end;
-        TRY(works_push(w, &work));
+        TRY(works_add(w, &work));
         work.kv_begin = work.kv_end;
     }
     return STATUS_OK;
@@ -74,35 +75,44 @@ struct tile works_tile(const struct batch *b, enum kernel_id k, int32_t request,
     return t;
 }
 
-/* Where each work's partial rows start among those of one kv head (-1: it writes directly), and how many
- * there are. */
-static int64_t partial_offsets(const struct works_emit *e, int32_t *offset)
+/* Items a work becomes. */
+static int32_t n_heads(const struct work *w, const struct batch *b)
 {
-    int64_t rows = 0;
-    for (int32_t i = 0; i < e->works->n; i++) {
-        const struct work *w = &e->works->data[i];
-        const bool partial = e->all_partial || w->n_chunks > 1;
-        if (rows > INT32_MAX) return rows;
-        offset[i] = partial ? (int32_t)rows : -1;
-        if (partial) rows += w->row_end - w->row_begin;
-    }
-    return rows;
+    return w->kv_head == WORK_ALL_HEADS ? b->shape.num_kv_heads : 1;
 }
 
-static struct item work_item(const struct work *w, enum kernel_id kernel, int32_t kv_head, int32_t partial)
+/* Takes the partial rows of a set: first[i] is where work i's begin (its heads one after another), -1 when it
+ * writes directly. */
+static enum status take_partials(const struct works_emit *e, const struct batch *b, struct plan *p,
+                                 int32_t *first)
 {
+    for (int32_t i = 0; i < e->works->n; i++) {
+        const struct work *w = &e->works->data[i];
+        const int64_t rows = (int64_t)(w->row_end - w->row_begin) * n_heads(w, b);
+        first[i] = -1;
+        if (!e->all_partial && w->n_chunks == 1) continue;
+        if (rows > INT32_MAX) return STATUS_TOO_LARGE;
+        TRY(plan_take_partials(p, (int32_t)rows, &first[i]));
+    }
+    return STATUS_OK;
+}
+
+/* Item of a work for its nth head. */
+static struct item work_item(const struct works_emit *e, const int32_t *first, int32_t i, int32_t nth)
+{
+    const struct work *w = &e->works->data[i];
     return (struct item){.group = w->request,
-                         .kv_head = kv_head,
+                         .kv_head = w->kv_head == WORK_ALL_HEADS ? nth : w->kv_head,
                          .row_begin = w->row_begin,
                          .row_end = w->row_end,
                          .kv_begin = w->kv_begin,
                          .kv_end = w->kv_end,
-                         .partial = partial,
-                         .kernel = (uint16_t)kernel};
+                         .partial = first[i] < 0 ? -1 : first[i] + nth * (w->row_end - w->row_begin),
+                         .kernel = (uint16_t)e->kernel};
 }
 
 static enum status emit_items(const struct works_emit *e, const struct batch *b, struct plan *p,
-                              const int32_t *offset, int32_t first, int32_t rows_per_head)
+                              const int32_t *first)
 {
     const int32_t heads = b->shape.num_kv_heads, n = e->works->n;
     const int32_t outer_n = e->heads_inner ? n : heads, inner_n = e->heads_inner ? heads : n;
@@ -110,8 +120,8 @@ static enum status emit_items(const struct works_emit *e, const struct batch *b,
         for (int32_t inner = 0; inner < inner_n; inner++) {
             const int32_t position = e->heads_inner ? outer : inner, head = e->heads_inner ? inner : outer;
             const int32_t i = e->order ? e->order[position] : position;
-            const int32_t partial = offset[i] < 0 ? -1 : first + head * rows_per_head + offset[i];
-            const struct item item = work_item(&e->works->data[i], e->kernel, head, partial);
+            if (head >= n_heads(&e->works->data[i], b)) continue;
+            const struct item item = work_item(e, first, i, head);
             TRY(plan_add_item(p, &item));
             if (e->list_per_item) TRY(plan_end_list(p));
         }
@@ -135,60 +145,138 @@ static enum status merge_tile(struct plan *p, const struct work *w, enum row_ord
     return STATUS_OK;
 }
 
-static enum status emit_merges(const struct works_emit *e, const struct batch *b, struct plan *p,
-                               const int32_t *offset, int32_t first, int32_t rows_per_head)
+static int32_t most_chunks(const struct works *works)
 {
-    int32_t max_chunks = 0;
-    for (int32_t i = 0; i < e->works->n; i++)
-        if (offset[i] >= 0 && e->works->data[i].n_chunks > max_chunks)
-            max_chunks = e->works->data[i].n_chunks;
-    if (max_chunks == 0) return STATUS_OK;
-    int32_t *bases = malloc((size_t)max_chunks * sizeof *bases);
+    int32_t most = 1;
+    for (int32_t i = 0; i < works->n; i++)
+        if (works->data[i].n_chunks > most) most = works->data[i].n_chunks;
+    return most;
+}
+
+static enum status emit_merges(const struct works_emit *e, const struct batch *b, struct plan *p,
+                               const int32_t *first)
+{
+    const enum row_order order = kernel_row(e->kernel)->row_order;
+    int32_t *bases = malloc((size_t)most_chunks(e->works) * sizeof *bases);
     enum status status = bases ? STATUS_OK : STATUS_NO_MEMORY;
-    for (int32_t head = 0; head < b->shape.num_kv_heads; head++)
-        for (int32_t i = 0; status == STATUS_OK && i < e->works->n; i += e->works->data[i].n_chunks) {
-            const struct work *w = &e->works->data[i];
-            if (offset[i] < 0) continue;
+    for (int32_t i = 0; status == STATUS_OK && i < e->works->n; i += e->works->data[i].n_chunks) {
+        const struct work *w = &e->works->data[i];
+        for (int32_t nth = 0; first[i] >= 0 && status == STATUS_OK && nth < n_heads(w, b); nth++) {
             for (int32_t c = 0; c < w->n_chunks; c++)
-                bases[c] = first + head * rows_per_head + offset[i + c];
-            status = merge_tile(p, w, kernel_row(e->kernel)->row_order, head, bases);
+                bases[c] = first[i + c] + nth * (w->row_end - w->row_begin);
+            status = merge_tile(p, w, order, w->kv_head == WORK_ALL_HEADS ? nth : w->kv_head, bases);
         }
+    }
     free(bases);
     return status;
 }
 
 enum status works_emit(const struct works_emit *e, const struct batch *b, struct plan *p)
 {
-    const int32_t heads = b->shape.num_kv_heads;
-    int32_t first = 0;
-    int32_t *offset = malloc(((size_t)e->works->n + 1) * sizeof *offset);
-    if (!offset) return STATUS_NO_MEMORY;
-    const int64_t rows_per_head = partial_offsets(e, offset);
-    enum status status = rows_per_head * heads > INT32_MAX
-                             ? STATUS_TOO_LARGE
-                             : plan_take_partials(p, (int32_t)rows_per_head * heads, &first);
-    if (status == STATUS_OK) status = emit_items(e, b, p, offset, first, (int32_t)rows_per_head);
-    if (status == STATUS_OK) status = emit_merges(e, b, p, offset, first, (int32_t)rows_per_head);
-    free(offset);
+    int32_t *first = malloc(((size_t)e->works->n + 1) * sizeof *first);
+    enum status status = first ? take_partials(e, b, p, first) : STATUS_NO_MEMORY;
+    if (status == STATUS_OK) status = emit_items(e, b, p, first);
+    if (status == STATUS_OK) status = emit_merges(e, b, p, first);
+    free(first);
     return status;
+}
+
+/* end[l + 1] += items of list l. */
+static void count_lists(const struct works_emit *e, const struct batch *b, int64_t *end)
+{
+    for (int32_t i = 0; i < e->works->n; i++)
+        end[e->works->data[i].list + 1] += n_heads(&e->works->data[i], b);
+}
+
+/* Puts the items of a set where their lists have come to; next[l] moves on. */
+static void deal_items(const struct works_emit *e, const struct batch *b, const int32_t *first,
+                       struct item *items, int64_t *next)
+{
+    for (int32_t position = 0; position < e->works->n; position++) {
+        const int32_t i = e->order ? e->order[position] : position;
+        const struct work *w = &e->works->data[i];
+        for (int32_t nth = 0; nth < n_heads(w, b); nth++)
+            items[next[w->list]++] = work_item(e, first, i, nth);
+    }
+}
+
+/* A counting sort by list. While it lasts the plan's n_items is moved from list end to list end, because
+ * plan_end_list takes "all items so far". */
+static enum status emit_sorted(const struct works_emit *sets, int32_t n_sets, int32_t n_lists,
+                               const struct batch *b, struct plan *p, int32_t *const *first)
+{
+    const int32_t base = p->n_items;
+    struct item *items;
+    int64_t *next = calloc((size_t)n_lists + 1, sizeof *next);
+    if (!next) return STATUS_NO_MEMORY;
+    for (int32_t s = 0; s < n_sets; s++)
+        count_lists(&sets[s], b, next);
+    for (int32_t l = 0; l < n_lists; l++)
+        next[l + 1] += next[l];
+    enum status status =
+        next[n_lists] > INT32_MAX ? STATUS_TOO_LARGE : plan_add_items(p, (int32_t)next[n_lists], &items);
+    if (status == STATUS_OK)
+        for (int32_t s = 0; s < n_sets; s++)
+            deal_items(&sets[s], b, first[s], items, next);
+    /* next[l] is now the end of list l */
+    for (int32_t l = 0; status == STATUS_OK && l < n_lists; l++) {
+        p->n_items = base + (int32_t)next[l];
+        status = plan_end_list(p);
+    }
+    free(next);
+    return status;
+}
+
+enum { MAX_SETS = 4 };
+
+enum status works_emit_lists(const struct works_emit *sets, int32_t n_sets, int32_t n_lists,
+                             const struct batch *b, struct plan *p)
+{
+    int32_t *first[MAX_SETS] = {NULL};
+    enum status status = STATUS_OK;
+    assert(n_sets <= MAX_SETS);
+    for (int32_t s = 0; s < n_sets && status == STATUS_OK; s++) {
+        first[s] = malloc(((size_t)sets[s].works->n + 1) * sizeof **first);
+        status = first[s] ? take_partials(&sets[s], b, p, first[s]) : STATUS_NO_MEMORY;
+    }
+    if (status == STATUS_OK) status = emit_sorted(sets, n_sets, n_lists, b, p, first);
+    for (int32_t s = 0; s < n_sets && status == STATUS_OK; s++)
+        status = emit_merges(&sets[s], b, p, first[s]);
+    for (int32_t s = 0; s < n_sets; s++)
+        free(first[s]);
+    return status;
+}
+
+static enum status role_set_create(const struct batch *b, struct role_set *s)
+{
+    *s = (struct role_set){malloc(((size_t)b->n_requests + 1) * sizeof(int32_t)), 0, 0};
+    return s->requests ? STATUS_OK : STATUS_NO_MEMORY;
+}
+
+static void role_set_push(const struct batch *b, struct role_set *s, int32_t request)
+{
+    s->requests[s->n++] = request;
+    s->rows += batch_qo_len(b, request);
 }
 
 enum status role_sets(const struct batch *b, struct role_set *prefill, struct role_set *decode)
 {
-    *prefill = (struct role_set){malloc(((size_t)b->n_requests + 1) * sizeof(int32_t)), 0, 0};
-    *decode = (struct role_set){malloc(((size_t)b->n_requests + 1) * sizeof(int32_t)), 0, 0};
-    if (!prefill->requests || !decode->requests) {
+    *decode = (struct role_set){0};
+    TRY(role_set_create(b, prefill));
+    if (role_set_create(b, decode) != STATUS_OK) {
         role_set_free(prefill);
-        role_set_free(decode);
         return STATUS_NO_MEMORY;
     }
-    for (int32_t r = 0; r < b->n_requests; r++) {
-        const int32_t qo_len = batch_qo_len(b, r);
-        if (qo_len == 0) continue;
-        struct role_set *set = qo_len == 1 ? decode : prefill;
-        set->requests[set->n++] = r;
-        set->rows += qo_len;
-    }
+    for (int32_t r = 0; r < b->n_requests; r++)
+        if (batch_qo_len(b, r) > 0) role_set_push(b, batch_qo_len(b, r) == 1 ? decode : prefill, r);
+    return STATUS_OK;
+}
+
+enum status role_set_all(const struct batch *b, struct role_set *all)
+{
+    TRY(role_set_create(b, all));
+    for (int32_t r = 0; r < b->n_requests; r++)
+        if (batch_qo_len(b, r) > 0) role_set_push(b, all, r);
     return STATUS_OK;
 }
 

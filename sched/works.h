@@ -1,5 +1,6 @@
 /* works: the common middle of every planner. A work is one tile of packed query rows against one chunk of
- * keys, the same for every kv head; planners differ in how they cut works and in which order CTAs get them.
+ * keys, for one kv head or the same for all; planners differ in how they cut works, in which order CTAs get
+ * them and which CTA gets which.
  *
  *   requests --cut--> works --emit--> items (one a kv head), partial rows, merges
  */
@@ -8,12 +9,16 @@
 
 #include "sched/policy.h"
 
-/* Works of a tile follow each other: chunk 0, 1, ... n_chunks - 1. */
+enum { WORK_ALL_HEADS = -1 };
+
+/* Works of a tile follow each other: chunk 0, 1, ... n_chunks - 1, with the same kv_head. */
 struct work {
     int32_t request;
     int32_t row_begin, row_end; /* packed rows, in the row order of the kernel that will do them */
     int32_t kv_begin, kv_end;
     int32_t chunk, n_chunks;
+    int32_t kv_head; /* WORK_ALL_HEADS: one item for each */
+    int32_t list;    /* for works_emit.n_lists: the CTA or queue that gets it */
 };
 
 struct works {
@@ -23,8 +28,11 @@ struct works {
 
 void works_free(struct works *w);
 
-/* Appends the chunks of one tile: keys cut every chunk_keys from keys.begin; an empty range gives one empty
- * work, so that its rows have a writer. */
+/* Appends one work as it is. */
+enum status works_add(struct works *w, const struct work *work);
+
+/* Appends the chunks of one tile for all kv heads: keys cut every chunk_keys from keys.begin; an empty range
+ * gives one empty work, so that its rows have a writer. */
 enum status works_add_tile(struct works *w, int32_t request, int32_t row_begin, int32_t row_end,
                            struct range keys, int64_t chunk_keys);
 
@@ -40,8 +48,14 @@ struct works_emit {
 };
 
 /* Emits items, takes their partial rows and adds their merges (no merge grid). Every work gets one item a kv
- * head. */
+ * head, or the one of its own head. */
 enum status works_emit(const struct works_emit *e, const struct batch *b, struct plan *p);
+
+/* Several sets of works (one a kernel row) dealt to the same lists of the open FIXED or QUEUE grid by
+ * work.list, 0 <= list < n_lists: list l holds the works of set 0 that name it, in their order, then those of
+ * set 1. Of each emit only works, kernel, all_partial and order matter. */
+enum status works_emit_lists(const struct works_emit *sets, int32_t n_sets, int32_t n_lists,
+                             const struct batch *b, struct plan *p);
 
 /* Requests of one role, in batch order. */
 struct role_set {
@@ -52,6 +66,9 @@ struct role_set {
 
 /* Splits the batch by qo_len: == 1 is a decode, > 1 a prefill; requests without query rows are in neither. */
 enum status role_sets(const struct batch *b, struct role_set *prefill, struct role_set *decode);
+
+/* Every request with query rows. */
+enum status role_set_all(const struct batch *b, struct role_set *all);
 void role_set_free(struct role_set *s);
 
 /* Packed query rows of a request. */
