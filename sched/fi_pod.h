@@ -1,5 +1,6 @@
 /* fi_pod: FlashInfer's batch POD plans: two FA2 plans, decode first, meant for one fused launch. Shared by
- * the policies `pod` (tickets) and `linear_bid` (remap). Source: flashinfer batch_pod.cuh, PR #2079. */
+ * the policies `fi_batch_pod` (tickets) and `linear_bid` (remap). Source: flashinfer batch_pod.cuh, PR #2079.
+ */
 #ifndef TANDEM_SCHED_FI_POD_H
 #define TANDEM_SCHED_FI_POD_H
 

@@ -86,6 +86,14 @@ static struct fi_split decide(const struct batch *b, const struct role_set *set,
     return (struct fi_split){tile_q, (int32_t)chunk, chunk < longest, count_works(b, set, tile_q, chunk)};
 }
 
+struct fi_split fi_fixed_split(const struct batch *b, const struct role_set *set, int32_t tile_q,
+                               int32_t chunk_pages)
+{
+    const int64_t longest = longest_pages(b, set, tile_q);
+    const int64_t chunk = chunk_pages < longest ? chunk_pages : longest;
+    return (struct fi_split){tile_q, (int32_t)chunk, chunk < longest, count_works(b, set, tile_q, chunk)};
+}
+
 struct fi_split fi_prefill_split(const struct batch *b, const struct gpu *gpu, const struct role_set *set,
                                  int32_t tile_q, int64_t colocated)
 {
@@ -121,4 +129,22 @@ enum status fi_cut(const struct batch *b, const struct role_set *set, const stru
         }
     }
     return STATUS_OK;
+}
+
+enum status fi_prefill_grids(const struct batch *b, const struct role_set *set, const struct fi_split *split,
+                             struct plan *out)
+{
+    struct works works = {0};
+    const int32_t first_merge = out->n_merges;
+    const struct works_emit emit = {.works = &works,
+                                    .kernel = fi_tile_kernel(split->tile_q),
+                                    .all_partial = split->split,
+                                    .list_per_item = true};
+    enum status status = fi_cut(b, set, split, &works);
+    if (status == STATUS_OK) status = plan_begin_grid(out, emit.kernel, DISPATCH_FIXED, 0, NULL);
+    if (status == STATUS_OK) status = works_emit(&emit, b, out);
+    if (status == STATUS_OK) status = plan_end_grid(out, 0);
+    if (status == STATUS_OK) status = plan_add_merge_grid(out, first_merge, out->n_merges, 0, NULL, 0);
+    works_free(&works);
+    return status;
 }

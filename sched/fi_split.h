@@ -35,8 +35,17 @@ struct fi_split fi_prefill_split(const struct batch *b, const struct gpu *gpu, c
 struct fi_split fi_decode_split(const struct batch *b, const struct gpu *gpu, const struct role_set *set,
                                 int32_t ctas_per_sm);
 
+/* The plan of a chunk given in pages (INT32_MAX: never split). */
+struct fi_split fi_fixed_split(const struct batch *b, const struct role_set *set, int32_t tile_q,
+                               int32_t chunk_pages);
+
 /* Cuts the requests of the set, in order, as decided. */
 enum status fi_cut(const struct batch *b, const struct role_set *set, const struct fi_split *split,
                    struct works *out);
+
+/* Adds the FA2 grid of a decided split over the set (a CTA a work and kv head, work fastest), and its merge
+ * grid if it split. */
+enum status fi_prefill_grids(const struct batch *b, const struct role_set *set, const struct fi_split *split,
+                             struct plan *out);
 
 #endif

@@ -15,6 +15,7 @@
 #include "sched/remap.h"
 
 #include <assert.h>
+#include <stddef.h>
 #include <stdint.h>
 
 enum item_flag {

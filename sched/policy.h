@@ -50,7 +50,16 @@ struct policy {
     X(unified)         \
     X(serial)          \
     X(streams)         \
+    X(fi_decode)       \
+    X(fi_prefill)      \
+    X(fi_sm90)         \
+    X(fi_batch_pod)    \
+    X(fi_holistic)     \
     X(pod)             \
+    X(warp_fused)      \
+    X(stream_k)        \
+    X(fixed_split)     \
+    X(sm_partition)    \
     X(linear_bid)      \
     X(page_aware)
 

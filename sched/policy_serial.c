@@ -11,7 +11,10 @@ static const struct policy_option options[] = {TWO_GRIDS_OPTIONS, {0}};
 
 static enum status plan_serial(const struct policy_input *in, struct plan *out, struct why *why)
 {
-    return two_grids_plan(in, (struct two_grids_launch){0, false}, out, why);
+    return two_grids_plan(in,
+                          (struct two_grids_launch){.prefill = policy_option_word(in, "prefill"),
+                                                    .decode = policy_option_word(in, "decode")},
+                          out, why);
 }
 
 const struct policy policy_serial = {

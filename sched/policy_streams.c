@@ -16,7 +16,10 @@ static const struct policy_option options[] = {
 static enum status plan_streams(const struct policy_input *in, struct plan *out, struct why *why)
 {
     const bool decode_first = strcmp(policy_option_word(in, "first"), "decode") == 0;
-    return two_grids_plan(in, (struct two_grids_launch){1, decode_first}, out, why);
+    return two_grids_plan(in,
+                          (struct two_grids_launch){policy_option_word(in, "prefill"),
+                                                    policy_option_word(in, "decode"), 1, decode_first},
+                          out, why);
 }
 
 const struct policy policy_streams = {

@@ -6,12 +6,6 @@
 
 #include <string.h>
 
-/* Group sizes FlashInfer's CUDA-core decode is instantiated for. */
-static bool cuda_core_takes(int32_t group_size)
-{
-    return (group_size >= 1 && group_size <= 4) || group_size == 6 || group_size == 8;
-}
-
 /* Time of a cut by kernel k without looking at placement: the longest work, all works over all slots, the
  * whole SM's pipe, or the bytes over the chip's bandwidth, whichever is longest. */
 static double estimate_ns(const struct policy_input *in, const struct works *works, enum kernel_id k)
@@ -94,9 +88,9 @@ static double estimate_fa3_ns(const struct policy_input *in, const struct role_s
     return longest > total / in->gpu->sm_count ? longest : total / in->gpu->sm_count;
 }
 
-static enum status add_prefill(const struct policy_input *in, const struct role_set *set, struct plan *out)
+static enum status add_prefill(const struct policy_input *in, const struct role_set *set, const char *choice,
+                               struct plan *out)
 {
-    const char *choice = policy_option_word(in, "prefill");
     struct candidate fa2 = {0};
     if (strcmp(choice, "fa3") == 0) return fi_sm90_grid(in, set, 0, out);
     enum status status = cut_fa2(in, set, &fa2);
@@ -107,12 +101,12 @@ static enum status add_prefill(const struct policy_input *in, const struct role_
     return status;
 }
 
-static enum status add_decode(const struct policy_input *in, const struct role_set *set, int32_t stream,
-                              struct plan *out, struct why *why)
+static enum status add_decode(const struct policy_input *in, const struct role_set *set, const char *choice,
+                              int32_t stream, struct plan *out, struct why *why)
 {
-    const char *choice = policy_option_word(in, "decode");
     const int32_t group_size = batch_group_size(in->batch);
-    const bool takes = cuda_core_takes(group_size) && in->kernels->fit[KERNEL_FI_DECODE_CC].ctas_per_sm > 0;
+    const bool takes =
+        two_grids_cuda_core_takes(group_size) && in->kernels->fit[KERNEL_FI_DECODE_CC].ctas_per_sm > 0;
     struct candidate tensor = {0}, cuda_core = {0};
     if (strcmp(choice, "cuda_core") == 0 && !takes)
         return status_fail(why, STATUS_UNSUPPORTED,
@@ -140,9 +134,9 @@ enum status two_grids_plan(const struct policy_input *in, struct two_grids_launc
     for (int step = 0; step < 2 && status == STATUS_OK; step++) {
         const bool decode_now = (step == 0) == launch.decode_first;
         if (decode_now && decode.n)
-            status = add_decode(in, &decode, launch.decode_stream, out, why);
+            status = add_decode(in, &decode, launch.decode, launch.decode_stream, out, why);
         else if (!decode_now && prefill.n)
-            status = add_prefill(in, &prefill, out);
+            status = add_prefill(in, &prefill, launch.prefill, out);
     }
     role_set_free(&prefill);
     role_set_free(&decode);

@@ -13,10 +13,17 @@
         "decode", "auto|cuda_core|tensor_core", "auto", "decode kernel: the one with the shorter estimate" \
     }
 
+/* Group sizes FlashInfer's CUDA-core decode is instantiated for: 1, 2, 3, 4, 6 and 8. */
+static inline bool two_grids_cuda_core_takes(int32_t group_size)
+{
+    return (group_size >= 1 && group_size <= 4) || group_size == 6 || group_size == 8;
+}
+
 /* How the two grids are launched. */
 struct two_grids_launch {
-    int32_t decode_stream; /* prefill and its merge are on stream 0 */
-    bool decode_first;     /* issue order, which is the order the leftover rule serves */
+    const char *prefill, *decode; /* a word of the option of that name */
+    int32_t decode_stream;        /* prefill and its merge are on stream 0 */
+    bool decode_first;            /* issue order, which is the order the leftover rule serves */
 };
 
 /* Plans both grids, each with its own merge grid behind it on its stream if it split. */

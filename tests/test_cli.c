@@ -7,6 +7,8 @@
 
 #include <cmocka.h>
 
+#include "sched/policy.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -81,7 +83,7 @@ static void test_bad_input(void **state)
         {"$T sim --spec q1s10 --policy nonesuch", "expected all, or some of: unified"},
         {"$T sim --spec q1s10 --policy pod,pod", "named twice"},
         {"$T sim --spec q1s10 --policy pod --gpu nonesuch", "expected one of: a100"},
-        {"$T sim --spec q1s10 --policy pod --option ratio=golden", "expected published|exact|half"},
+        {"$T sim --spec q1s10 --policy pod --option ratio=golden", "expected proportional|half|exact"},
         {"$T sim --spec q1s10 --policy pod --option nonesuch=1", "none of the chosen policies"},
         {"$T sim --spec q1s10 --policy pod --heads 7/2", "--heads 7/2"},
         {"$T sim --spec q1s10 --policy pod --page-size 0", "--page-size 0"},
@@ -167,18 +169,17 @@ static void test_plan_round_trip(void **state)
 {
     char out[1 << 16], again[1 << 16], err[4096];
     (void)state;
-    static const char *const policies[] = {"unified", "serial", "streams", "pod", "linear_bid", "page_aware"};
-    for (size_t i = 0; i < sizeof policies / sizeof policies[0]; i++) {
+    for (int32_t i = 0; i < policy_count(); i++) {
+        const char *policy = policy_at(i)->name;
         char args[512];
         snprintf(args, sizeof args,
                  "$T plan --spec q40s300_3q1s9000 --policy %s --out $D/p.json && $T check --spec "
                  "q40s300_3q1s9000 --plan $D/p.json",
-                 policies[i]);
-        if (run(args, out, sizeof out, err, sizeof err) != 0) fail_msg("%s: %s", policies[i], err);
+                 policy);
+        if (run(args, out, sizeof out, err, sizeof err) != 0) fail_msg("%s: %s", policy, err);
         assert_non_null(strstr(out, "valid: "));
         snprintf(args, sizeof args,
-                 "$T sim --spec q40s300_3q1s9000 --policy %s --format csv | tail -1 | cut -d, -f15",
-                 policies[i]);
+                 "$T sim --spec q40s300_3q1s9000 --policy %s --format csv | tail -1 | cut -d, -f15", policy);
         assert_int_equal(run(args, out, sizeof out, err, sizeof err), 0);
         assert_int_equal(
             run("$T sim --spec q40s300_3q1s9000 --plan $D/p.json --format csv | tail -1 | cut -d, -f15",
@@ -196,7 +197,7 @@ static void test_csv(void **state)
     (void)state;
     assert_int_equal(run("$T compare --spec q20s100_2q1s50 --format csv", out, sizeof out, err, sizeof err),
                      0);
-    assert_int_equal(lines(out), 7);
+    assert_int_equal(lines(out), policy_count() + 1);
     assert_int_equal(
         strncmp(out,
                 "workload,spec,seed,model,num_qo_heads,num_kv_heads,head_dim,page_size,dtype,kv_dtype,policy,"

@@ -366,6 +366,7 @@ static bool ticket_counts_off(struct plan *p, const struct batch *b)
 static bool ctas_off(struct plan *p, const struct batch *b)
 {
     (void)b;
+    if (p->grids[0].dispatch == DISPATCH_QUEUE) return false; /* one worker fewer is as good */
     p->grids[0].n_ctas--;
     return true;
 }

@@ -119,8 +119,9 @@ static void test_pod_patterns(void **state)
         struct why why = {""};
         spec_batch(want[i].spec, 1, &w);
         test_machine(&w, &m);
-        assert_int_equal(policy_plan(policy_find("pod"), &w.batch, &m.gpu, &m.kernels, NULL, &p, &why),
-                         STATUS_OK);
+        assert_int_equal(
+            policy_plan(policy_find("fi_batch_pod"), &w.batch, &m.gpu, &m.kernels, NULL, &p, &why),
+            STATUS_OK);
         assert_int_equal(p.grids[0].dispatch, DISPATCH_SM_TICKET);
         assert_int_equal(p.grids[0].ticket.n_prefill, want[i].n_prefill);
         assert_int_equal(p.grids[0].ticket.n_decode, want[i].n_decode);
@@ -254,12 +255,14 @@ static void test_options(void **state)
     test_machine(&w, &m);
     const char *names[] = {"ratio", "ratio"}, *values[] = {"half", "exact"};
     struct options options = {2, names, values};
-    assert_int_equal(policy_plan(policy_find("pod"), &w.batch, &m.gpu, &m.kernels, &options, &p, &why),
-                     STATUS_OK);
+    assert_int_equal(
+        policy_plan(policy_find("fi_batch_pod"), &w.batch, &m.gpu, &m.kernels, &options, &p, &why),
+        STATUS_OK);
     assert_int_equal(p.grids[0].ticket.kind, TICKET_EXACT);
     values[1] = "golden";
-    assert_int_equal(policy_plan(policy_find("pod"), &w.batch, &m.gpu, &m.kernels, &options, &p, &why),
-                     STATUS_BAD_INPUT);
+    assert_int_equal(
+        policy_plan(policy_find("fi_batch_pod"), &w.batch, &m.gpu, &m.kernels, &options, &p, &why),
+        STATUS_BAD_INPUT);
     assert_non_null(strstr(why.text, "expected published|exact|half"));
     assert_int_equal(p.n_items, 0);
     assert_int_equal(policy_plan(policy_find("unified"), &w.batch, &m.gpu, &m.kernels, &options, &p, &why),

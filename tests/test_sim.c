@@ -449,7 +449,7 @@ static void test_spans_are_lanes(void **state)
  * for every pair more than 3 % apart. */
 static void test_measured_order(void **state)
 {
-    static const char *const policies[] = {"serial", "streams", "pod", "unified"};
+    static const char *const policies[] = {"serial", "streams", "fi_batch_pod", "unified"};
     static const struct {
         const char *spec;
         double measured_ms[4];

@@ -1,0 +1,146 @@
+/* stream_k: every worker gets the same number of KV iterations, across tiles, heads and requests.
+ *
+ * Source: Stream-K (PPoPP 2023) for GEMM, LeanAttention (arXiv 2405.10480) for attention. Rule: lay the KV
+ * tiles of all (request, kv head, q tile) one after another, I of them in all; with W workers (SMs x
+ * occupancy of the fused kernel) worker w takes iterations [w I / W, (w + 1) I / W), wherever that cuts a
+ * tile's keys; a tile in several workers is merged. An iteration is one KV tile of the kernel: 64 keys for
+ * tiles of 128 rows, 128 for tiles of 16; weight=cost counts each by its time alone on an SM (cost.h)
+ * instead, which the published rule does not.
+ *
+ *   worker      0         1         2
+ *   iterations  |---------|---------|---------|
+ *   tiles       [  a  ][    b    ][c][   d    ]      b: workers 0 and 1, d: worker 2 alone */
+#include "sched/cost.h"
+#include "sched/works.h"
+
+#include <math.h>
+#include <string.h>
+
+static const struct policy_option options[] = {
+    {"weight", "iterations|cost", "iterations", "what is dealt out evenly"},
+    {0},
+};
+
+static const enum kernel_id kernels[2] = {KERNEL_FA2_PREFILL_128, KERNEL_FA2_DECODE_16};
+
+struct dealer {
+    const struct policy_input *in;
+    int32_t n_workers;
+    bool by_cost;
+    double total, dealt; /* weight */
+    struct works works[2];
+};
+
+static enum work_role role_of(const struct batch *b, int32_t request)
+{
+    return batch_qo_len(b, request) == 1 ? WORK_DECODE : WORK_PREFILL;
+}
+
+static int32_t iterations(const struct dealer *d, enum work_role role, const struct tile *t)
+{
+    const int32_t tile_kv = d->in->kernels->fit[kernels[role]].tile_kv;
+    return (t->keys.end - t->keys.begin + tile_kv - 1) / tile_kv;
+}
+
+/* Weight of one iteration of the tile: its share of the tile's time, so that Q and O are not paid by each. */
+static double weight(const struct dealer *d, enum work_role role, const struct tile *t)
+{
+    const int32_t n = iterations(d, role, t);
+    if (!d->by_cost || n == 0) return 1;
+    const struct cost whole = cost_rect(&d->in->batch->shape, d->in->kernels, kernels[role],
+                                        t->row_end - t->row_begin, t->keys.end - t->keys.begin, false);
+    return whole.ns / n;
+}
+
+static double add_up(const struct dealer *d)
+{
+    const struct batch *b = d->in->batch;
+    double total = 0;
+    for (int32_t r = 0; r < b->n_requests; r++)
+        for (int32_t i = 0; i < works_n_tiles(b, kernels[role_of(b, r)], r); i++) {
+            const struct tile t = works_tile(b, kernels[role_of(b, r)], r, i);
+            total += iterations(d, role_of(b, r), &t) * weight(d, role_of(b, r), &t);
+        }
+    return total * b->shape.num_kv_heads;
+}
+
+/* The worker that takes the next iteration: the one whose share `dealt` is in. */
+static int32_t worker_at(const struct dealer *d, double dealt)
+{
+    const double at = dealt / d->total * d->n_workers;
+    return at < d->n_workers - 1 ? (int32_t)at : d->n_workers - 1;
+}
+
+/* Cuts one tile and head at the workers' borders and gives the pieces their worker. */
+static enum status deal_tile(struct dealer *d, enum work_role role, int32_t request, int32_t head,
+                             const struct tile *t)
+{
+    struct works *works = &d->works[role];
+    const int32_t n = iterations(d, role, t), first = works->n,
+                  tile_kv = d->in->kernels->fit[kernels[role]].tile_kv;
+    const double one = weight(d, role, t);
+    struct work w = {request, t->row_begin, t->row_end, t->keys.begin, t->keys.begin, 0, 0, head, 0};
+    for (int32_t done = 0; done < n || (n == 0 && w.chunk == 0);) {
+        w.list = worker_at(d, d->dealt);
+        /* iterations whose start lies before the worker's border, by the same formula as worker_at */
+        const double border = (w.list + 1.0) / d->n_workers * d->total;
+        int32_t more = (int32_t)ceil((border - d->dealt) / one);
+        if (more < 1) more = 1;
+        if (more > n - done || w.list == d->n_workers - 1) more = n - done;
+        done += more;
+        d->dealt += more * one;
+        w.kv_end = done < n ? t->keys.begin + done * tile_kv : t->keys.end;
+        TRY(works_add(works, &w));
+        w.kv_begin = w.kv_end;
+        w.chunk++;
+    }
+    for (int32_t i = first; i < works->n; i++)
+        works->data[i].n_chunks = w.chunk;
+    return STATUS_OK;
+}
+
+static enum status deal_all(struct dealer *d)
+{
+    const struct batch *b = d->in->batch;
+    d->total = add_up(d);
+    for (int32_t r = 0; r < b->n_requests; r++)
+        for (int32_t head = 0; head < b->shape.num_kv_heads; head++)
+            for (int32_t i = 0; i < works_n_tiles(b, kernels[role_of(b, r)], r); i++) {
+                const struct tile t = works_tile(b, kernels[role_of(b, r)], r, i);
+                TRY(deal_tile(d, role_of(b, r), r, head, &t));
+            }
+    return STATUS_OK;
+}
+
+static enum status plan_workers(struct dealer *d, struct plan *out)
+{
+    const struct batch *b = d->in->batch;
+    TRY(deal_all(d));
+    if (d->works[0].n + d->works[1].n == 0) return STATUS_OK;
+    const struct works_emit sets[2] = {{.works = &d->works[0], .kernel = kernels[0]},
+                                       {.works = &d->works[1], .kernel = kernels[1]}};
+    TRY(plan_begin_grid(out, KERNEL_FUSED_128_16, DISPATCH_FIXED, 0, NULL));
+    TRY(works_emit_lists(sets, 2, d->n_workers, b, out));
+    TRY(plan_end_grid(out, 0));
+    return plan_add_merge_grid(out, 0, out->n_merges, 0, NULL, 0);
+}
+
+static enum status plan_stream_k(const struct policy_input *in, struct plan *out, struct why *why)
+{
+    const int32_t per_sm = in->kernels->fit[KERNEL_FUSED_128_16].ctas_per_sm;
+    struct dealer d = {.in = in, .by_cost = strcmp(policy_option_word(in, "weight"), "cost") == 0};
+    (void)why;
+    d.n_workers = in->gpu->sm_count * (per_sm > 0 ? per_sm : 1);
+    const enum status status = plan_workers(&d, out);
+    works_free(&d.works[0]);
+    works_free(&d.works[1]);
+    return status;
+}
+
+const struct policy policy_stream_k = {
+    .name = "stream_k",
+    .brief = "equal KV iterations a worker, across tiles, heads and requests",
+    .source = "Stream-K (PPoPP 2023), LeanAttention (arXiv 2405.10480)",
+    .options = options,
+    .plan = plan_stream_k,
+};
