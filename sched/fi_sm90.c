@@ -39,8 +39,13 @@ static enum status assign_tiles(const struct batch *b, int32_t request, int32_t 
         heap_add_to_root(s->heap, s->n_ctas, 2.0 * tile + kv_end);
         for (int32_t h = head; h < head + n_copies; h++) {
             const int32_t first_row = h % group_size * qo_len; /* head-major packed rows */
-            const struct work work = {
-                request, first_row + begin, first_row + end, 0, kv_end, 0, 1, h / group_size, cta};
+            const struct work work = {.request = request,
+                                      .row_begin = first_row + begin,
+                                      .row_end = first_row + end,
+                                      .kv_end = kv_end,
+                                      .n_chunks = 1,
+                                      .kv_head = h / group_size,
+                                      .list = cta};
             TRY(works_add(&s->works, &work));
         }
     }

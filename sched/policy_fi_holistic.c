@@ -65,7 +65,7 @@ static enum status deal_tile(struct planner *p, enum work_role role, int32_t req
     const int64_t keys = t->keys.end - t->keys.begin;
     const int32_t n = keys > 0 ? (int32_t)((keys + limit - 1) / limit) : 1;
     const double tile_q = role == WORK_PREFILL ? TALL_TILE : SHORT_TILE;
-    struct work w = {request, t->row_begin, t->row_end, 0, 0, 0, n, 0, 0};
+    struct work w = {.request = request, .row_begin = t->row_begin, .row_end = t->row_end, .n_chunks = n};
     for (int32_t i = 0; i < n * heads; i++)
         TRY(works_add(works, &w));
     for (int32_t c = 0; c < n; c++) {

@@ -14,10 +14,8 @@
  * KV tiles, 256 keys at least), prefill tiles are not cut;
  *   - steal=on: a worker whose home is dry draws from the other queue. */
 #include "sched/cost.h"
-#include "sched/works.h"
+#include "sched/two_queues.h"
 
-#include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const struct policy_option options[] = {
@@ -64,22 +62,14 @@ static void add_up(struct partition *p, const struct role_set sets[2])
             }
 }
 
-/* Workers that together pull all HBM gives: more would take SMs from the prefills and stream no faster. */
-static int32_t saturating_workers(const struct partition *p)
-{
-    const double each = p->in->kernels->fit[p->kernels[WORK_DECODE]].cta_bytes_per_ns;
-    return each > 0 ? (int32_t)ceil(p->in->gpu->hbm_bytes_per_ns / each) : p->n_workers;
-}
-
 static int32_t decode_workers(const struct partition *p)
 {
     const int32_t given = policy_option_int(p->in, "decode_sms") * p->per_sm;
-    if (p->ns[WORK_DECODE] <= 0) return 0;
-    if (p->ns[WORK_PREFILL] <= 0) return p->n_workers;
-    const double share = p->ns[WORK_DECODE] / (p->ns[WORK_DECODE] + p->ns[WORK_PREFILL]);
-    int32_t n = given > 0 ? given : (int32_t)(p->n_workers * share + 0.5);
-    if (given == 0 && n > saturating_workers(p)) n = saturating_workers(p);
-    return clamp_i32(n, 1, p->n_workers - 1);
+    const int32_t n = two_queues_split(p->n_workers, p->ns[WORK_PREFILL], p->ns[WORK_DECODE],
+                                       p->in->kernels->fit[p->kernels[WORK_DECODE]].cta_bytes_per_ns,
+                                       p->in->gpu->hbm_bytes_per_ns);
+    if (given == 0 || n == 0 || n == p->n_workers) return n;
+    return given < p->n_workers ? given : p->n_workers - 1;
 }
 
 /* Keys a decode chunk gets at most. */
@@ -106,59 +96,18 @@ static enum status cut(struct partition *p, const struct role_set *set, enum wor
     return STATUS_OK;
 }
 
-struct by_keys {
-    int32_t keys, index;
-};
-
-static int compare_longest_first(const void *x, const void *y)
+static enum status add_grids(const struct partition *p, struct plan *out)
 {
-    const struct by_keys *a = x, *b = y;
-    if (a->keys != b->keys) return a->keys > b->keys ? -1 : 1;
-    return a->index < b->index ? -1 : a->index > b->index;
-}
-
-/* Emits a role's queue, longest work first. */
-static enum status emit_queue(const struct partition *p, enum work_role role, struct plan *out)
-{
-    const struct works *works = &p->works[role];
-    struct by_keys *keys = malloc(((size_t)works->n + 1) * sizeof *keys);
-    int32_t *order = malloc(((size_t)works->n + 1) * sizeof *order);
-    enum status status = keys && order ? STATUS_OK : STATUS_NO_MEMORY;
-    if (status == STATUS_OK) {
-        for (int32_t i = 0; i < works->n; i++)
-            keys[i] = (struct by_keys){works->data[i].kv_end - works->data[i].kv_begin, i};
-        qsort(keys, (size_t)works->n, sizeof *keys, compare_longest_first);
-        for (int32_t i = 0; i < works->n; i++)
-            order[i] = keys[i].index;
-        const struct works_emit emit = {
-            .works = works, .kernel = p->kernels[role], .heads_inner = true, .order = order};
-        status = works_emit(&emit, p->in->batch, out);
-    }
-    if (status == STATUS_OK) status = plan_end_list(out);
-    free(keys);
-    free(order);
-    return status;
-}
-
-/* Homes: the first n_decode CTAs start with decodes; a breadth-first launch puts those on n_decode SMs (with
- * two CTAs an SM: on both slots of half as many only by chance, which stealing makes good). */
-static enum status add_grid(const struct partition *p, struct plan *out)
-{
-    const bool steal = strcmp(policy_option_word(p->in, "steal"), "on") == 0;
-    const int32_t order[4] = {0, steal ? 1 : -1, 1, steal ? 0 : -1};
-    int32_t *homes = malloc((size_t)p->n_workers * sizeof *homes);
-    if (!homes) return STATUS_NO_MEMORY;
-    for (int32_t w = 0; w < p->n_workers; w++)
-        homes[w] = w < p->n_decode ? WORK_DECODE : WORK_PREFILL;
-    enum status status = plan_begin_grid(out, p->grid_kernel, DISPATCH_QUEUE, 0, NULL);
-    for (int role = 0; role < 2 && status == STATUS_OK; role++)
-        status = emit_queue(p, role, out);
-    if (status == STATUS_OK) status = plan_set_home(out, homes, p->n_workers);
-    if (status == STATUS_OK) status = plan_set_steal(out, order, 2);
-    if (status == STATUS_OK) status = plan_end_grid(out, p->n_workers);
-    if (status == STATUS_OK) status = plan_add_merge_grid(out, 0, out->n_merges, 0, NULL, 0);
-    free(homes);
-    return status;
+    const struct two_queues q = {
+        .grid_kernel = p->grid_kernel,
+        .roles = {{.works = &p->works[0], .kernel = p->kernels[0]},
+                  {.works = &p->works[1], .kernel = p->kernels[1]}},
+        .n_workers = p->n_workers,
+        .n_decode = p->n_decode,
+        .steal = strcmp(policy_option_word(p->in, "steal"), "on") == 0,
+    };
+    TRY(two_queues_emit(&q, p->in, out));
+    return plan_add_merge_grid(out, 0, out->n_merges, 0, NULL, 0);
 }
 
 static enum status plan_sets(struct partition *p, const struct role_set sets[2], struct plan *out)
@@ -168,7 +117,7 @@ static enum status plan_sets(struct partition *p, const struct role_set sets[2],
     p->n_decode = decode_workers(p);
     TRY(cut(p, &sets[WORK_PREFILL], WORK_PREFILL, INT32_MAX));
     TRY(cut(p, &sets[WORK_DECODE], WORK_DECODE, p->n_decode ? decode_chunk(p) : INT32_MAX));
-    return add_grid(p, out);
+    return add_grids(p, out);
 }
 
 static enum status plan_sm_partition(const struct policy_input *in, struct plan *out, struct why *why)

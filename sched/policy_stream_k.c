@@ -79,7 +79,12 @@ static enum status deal_tile(struct dealer *d, enum work_role role, int32_t requ
     const int32_t n = iterations(d, role, t), first = works->n,
                   tile_kv = d->in->kernels->fit[kernels[role]].tile_kv;
     const double one = weight(d, role, t);
-    struct work w = {request, t->row_begin, t->row_end, t->keys.begin, t->keys.begin, 0, 0, head, 0};
+    struct work w = {.request = request,
+                     .row_begin = t->row_begin,
+                     .row_end = t->row_end,
+                     .kv_begin = t->keys.begin,
+                     .kv_end = t->keys.begin,
+                     .kv_head = head};
     for (int32_t done = 0; done < n || (n == 0 && w.chunk == 0);) {
         w.list = worker_at(d, d->dealt);
         /* iterations whose start lies before the worker's border, by the same formula as worker_at */

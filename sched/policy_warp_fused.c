@@ -37,8 +37,12 @@ static enum status pair_role(const struct policy_input *in, const struct role_se
     for (int32_t i = 0; i < set->n; i++)
         for (int32_t t = 0; t < works_n_tiles(b, k, set->requests[i]); t++) {
             const struct tile tile = works_tile(b, k, set->requests[i], t);
-            struct work w = {
-                set->requests[i], tile.row_begin, tile.row_end, tile.keys.begin, tile.keys.end, 0, 1, 0, 0};
+            struct work w = {.request = set->requests[i],
+                             .row_begin = tile.row_begin,
+                             .row_end = tile.row_end,
+                             .kv_begin = tile.keys.begin,
+                             .kv_end = tile.keys.end,
+                             .n_chunks = 1};
             for (; w.kv_head < b->shape.num_kv_heads; w.kv_head++)
                 TRY(works_add(works, &w));
         }

@@ -28,8 +28,13 @@ enum status works_add_tile(struct works *w, int32_t request, int32_t row_begin, 
 {
     const int64_t n_keys = keys.end - keys.begin;
     const int64_t n_chunks = n_keys > 0 ? (n_keys + chunk_keys - 1) / chunk_keys : 1;
-    struct work work = {request, row_begin,         row_end,        keys.begin, keys.end,
-                        0,       (int32_t)n_chunks, WORK_ALL_HEADS, 0};
+    struct work work = {.request = request,
+                        .row_begin = row_begin,
+                        .row_end = row_end,
+                        .kv_begin = keys.begin,
+                        .kv_end = keys.end,
+                        .n_chunks = (int32_t)n_chunks,
+                        .kv_head = WORK_ALL_HEADS};
     for (int64_t c = 0; c < n_chunks; c++) {
         const int64_t end = keys.begin + (c + 1) * chunk_keys;
         work.chunk = (int32_t)c;
@@ -49,30 +54,74 @@ struct range works_tile_keys(const struct batch *b, int32_t request, int32_t row
     return (struct range){first.begin, last.end};
 }
 
-int32_t works_n_tiles(const struct batch *b, enum kernel_id k, int32_t request)
+int32_t tile_count(enum kernel_id k, int32_t tokens, int32_t group_size)
 {
     const struct kernel *row = kernel_row(k);
-    const int64_t tokens = batch_qo_len(b, request), group_size = batch_group_size(b);
+    const int64_t tile_q = row->tile_q;
+    if (row->row_order == ROWS_HEAD_MAJOR) return (int32_t)((tokens + tile_q - 1) / tile_q * group_size);
+    return (int32_t)(((int64_t)tokens * group_size + tile_q - 1) / tile_q);
+}
+
+struct range tile_rows(enum kernel_id k, int32_t tokens, int32_t group_size, int32_t i)
+{
+    const struct kernel *row = kernel_row(k);
+    const bool head_major = row->row_order == ROWS_HEAD_MAJOR;
+    const int32_t rows = head_major ? tokens : tokens * group_size, tile_q = row->tile_q;
+    const int32_t per_head = head_major ? (tokens + tile_q - 1) / tile_q : tile_count(k, tokens, group_size);
+    const int32_t first = i / per_head * rows, begin = i % per_head * tile_q;
+    return (struct range){first + begin, first + (rows - begin < tile_q ? rows : begin + tile_q)};
+}
+
+struct tile_place tile_locate(enum kernel_id k, int32_t tokens, int32_t group_size, int32_t token,
+                              int32_t head)
+{
+    const struct kernel *row = kernel_row(k);
+    const int32_t tile_q = row->tile_q;
     if (row->row_order == ROWS_HEAD_MAJOR)
-        return (int32_t)((tokens + row->tile_q - 1) / row->tile_q * group_size);
-    return (int32_t)((tokens * group_size + row->tile_q - 1) / row->tile_q);
+        return (struct tile_place){head * ((tokens + tile_q - 1) / tile_q) + token / tile_q, token % tile_q};
+    const int32_t packed = token * group_size + head;
+    return (struct tile_place){packed / tile_q, packed % tile_q};
+}
+
+int32_t works_n_tiles(const struct batch *b, enum kernel_id k, int32_t request)
+{
+    return tile_count(k, batch_qo_len(b, request), batch_group_size(b));
 }
 
 struct tile works_tile(const struct batch *b, enum kernel_id k, int32_t request, int32_t i)
 {
-    const struct kernel *row = kernel_row(k);
-    const int32_t tokens = batch_qo_len(b, request), tile_q = row->tile_q;
-    if (row->row_order == ROWS_TOKEN_MAJOR) {
-        const int32_t rows = tokens * batch_group_size(b), begin = i * tile_q;
-        const int32_t end = rows - begin < tile_q ? rows : begin + tile_q;
-        return (struct tile){begin, end, works_tile_keys(b, request, begin, end)};
-    }
-    const int32_t per_head = (tokens + tile_q - 1) / tile_q, head = i / per_head;
-    const int32_t begin = i % per_head * tile_q, end = tokens - begin < tile_q ? tokens : begin + tile_q;
-    const struct range first = batch_visible(b, request, begin), last = batch_visible(b, request, end - 1);
-    struct tile t = {head * tokens + begin, head * tokens + end, {first.begin, last.end}};
-    if (t.keys.end <= t.keys.begin) t.keys = (struct range){0, 0};
-    return t;
+    const int32_t tokens = batch_qo_len(b, request), group_size = batch_group_size(b);
+    const struct range rows = tile_rows(k, tokens, group_size, i);
+    if (kernel_row(k)->row_order == ROWS_TOKEN_MAJOR)
+        return (struct tile){rows.begin, rows.end, works_tile_keys(b, request, rows.begin, rows.end)};
+    const struct range first = batch_visible(b, request, rows.begin % tokens);
+    const struct range last = batch_visible(b, request, (rows.end - 1) % tokens);
+    if (last.end <= first.begin) return (struct tile){rows.begin, rows.end, {0, 0}};
+    return (struct tile){rows.begin, rows.end, {first.begin, last.end}};
+}
+
+struct by_keys {
+    int32_t keys, index;
+};
+
+static int compare_by_keys(const void *x, const void *y)
+{
+    const struct by_keys *a = x, *b = y;
+    if (a->keys != b->keys) return a->keys > b->keys ? -1 : 1;
+    return a->index < b->index ? -1 : a->index > b->index;
+}
+
+enum status works_longest_first(const struct works *works, int32_t *order)
+{
+    struct by_keys *keys = malloc(((size_t)works->n + 1) * sizeof *keys);
+    if (!keys) return STATUS_NO_MEMORY;
+    for (int32_t i = 0; i < works->n; i++)
+        keys[i] = (struct by_keys){works->data[i].kv_end - works->data[i].kv_begin, i};
+    qsort(keys, (size_t)works->n, sizeof *keys, compare_by_keys);
+    for (int32_t i = 0; i < works->n; i++)
+        order[i] = keys[i].index;
+    free(keys);
+    return STATUS_OK;
 }
 
 /* Items a work becomes. */
@@ -90,7 +139,7 @@ static enum status take_partials(const struct works_emit *e, const struct batch 
         const struct work *w = &e->works->data[i];
         const int64_t rows = (int64_t)(w->row_end - w->row_begin) * n_heads(w, b);
         first[i] = -1;
-        if (!e->all_partial && w->n_chunks == 1) continue;
+        if (!e->all_partial && w->n_chunks == 1 && !w->deferred) continue;
         if (rows > INT32_MAX) return STATUS_TOO_LARGE;
         TRY(plan_take_partials(p, (int32_t)rows, &first[i]));
     }
@@ -161,7 +210,8 @@ static enum status emit_merges(const struct works_emit *e, const struct batch *b
     enum status status = bases ? STATUS_OK : STATUS_NO_MEMORY;
     for (int32_t i = 0; status == STATUS_OK && i < e->works->n; i += e->works->data[i].n_chunks) {
         const struct work *w = &e->works->data[i];
-        for (int32_t nth = 0; first[i] >= 0 && status == STATUS_OK && nth < n_heads(w, b); nth++) {
+        if (first[i] < 0 || w->deferred) continue;
+        for (int32_t nth = 0; status == STATUS_OK && nth < n_heads(w, b); nth++) {
             for (int32_t c = 0; c < w->n_chunks; c++)
                 bases[c] = first[i + c] + nth * (w->row_end - w->row_begin);
             status = merge_tile(p, w, order, w->kv_head == WORK_ALL_HEADS ? nth : w->kv_head, bases);
@@ -173,11 +223,11 @@ static enum status emit_merges(const struct works_emit *e, const struct batch *b
 
 enum status works_emit(const struct works_emit *e, const struct batch *b, struct plan *p)
 {
-    int32_t *first = malloc(((size_t)e->works->n + 1) * sizeof *first);
+    int32_t *first = e->first ? e->first : malloc(((size_t)e->works->n + 1) * sizeof *first);
     enum status status = first ? take_partials(e, b, p, first) : STATUS_NO_MEMORY;
     if (status == STATUS_OK) status = emit_items(e, b, p, first);
     if (status == STATUS_OK) status = emit_merges(e, b, p, first);
-    free(first);
+    if (first != e->first) free(first);
     return status;
 }
 
@@ -236,14 +286,14 @@ enum status works_emit_lists(const struct works_emit *sets, int32_t n_sets, int3
     enum status status = STATUS_OK;
     assert(n_sets <= MAX_SETS);
     for (int32_t s = 0; s < n_sets && status == STATUS_OK; s++) {
-        first[s] = malloc(((size_t)sets[s].works->n + 1) * sizeof **first);
+        first[s] = sets[s].first ? sets[s].first : malloc(((size_t)sets[s].works->n + 1) * sizeof **first);
         status = first[s] ? take_partials(&sets[s], b, p, first[s]) : STATUS_NO_MEMORY;
     }
     if (status == STATUS_OK) status = emit_sorted(sets, n_sets, n_lists, b, p, first);
     for (int32_t s = 0; s < n_sets && status == STATUS_OK; s++)
         status = emit_merges(&sets[s], b, p, first[s]);
     for (int32_t s = 0; s < n_sets; s++)
-        free(first[s]);
+        if (first[s] != sets[s].first) free(first[s]);
     return status;
 }
 

@@ -13,12 +13,13 @@ enum { WORK_ALL_HEADS = -1 };
 
 /* Works of a tile follow each other: chunk 0, 1, ... n_chunks - 1, with the same kv_head. */
 struct work {
-    int32_t request;
+    int32_t request;            /* or the id of a row group of the plan */
     int32_t row_begin, row_end; /* packed rows, in the row order of the kernel that will do them */
     int32_t kv_begin, kv_end;
     int32_t chunk, n_chunks;
     int32_t kv_head; /* WORK_ALL_HEADS: one item for each */
-    int32_t list;    /* for works_emit.n_lists: the CTA or queue that gets it */
+    int32_t list;    /* for works_emit_lists: the CTA or queue that gets it */
+    bool deferred;   /* writes partial rows, however few chunks, and somebody else adds their merge */
 };
 
 struct works {
@@ -45,6 +46,8 @@ struct works_emit {
     bool list_per_item; /* a list (CTA) an item; false: all in the current list, which the caller ends */
     bool heads_inner;   /* kv head fastest; false: work fastest (blockIdx.x = work, blockIdx.z = head) */
     const int32_t *order; /* permutation of the works, or NULL */
+    int32_t *first;       /* [works.n] out: first partial row of each work (its heads one after another), -1
+                             where it writes directly; or NULL */
 };
 
 /* Emits items, takes their partial rows and adds their merges (no merge grid). Every work gets one item a kv
@@ -80,14 +83,28 @@ static inline int64_t packed_rows(const struct batch *b, int32_t request)
 /* Keys that packed rows [row_begin, row_end) (token-major) of a request see. */
 struct range works_tile_keys(const struct batch *b, int32_t request, int32_t row_begin, int32_t row_end);
 
-/* Tiles of kernel k over one request and kv head, in row order: tile_q packed rows each, the last one
- * shorter. Head-major kernels: the token tiles of the group's first q head, then of the next, never across
- * heads. `keys` is what the tile's rows see. */
+/* Tiles of kernel k over `tokens` query tokens of one kv head, in row order: tile_q packed rows each, the
+ * last one shorter. Head-major kernels: the token tiles of the group's first q head, then of the next, never
+ * across heads. */
+int32_t tile_count(enum kernel_id k, int32_t tokens, int32_t group_size);
+struct range tile_rows(enum kernel_id k, int32_t tokens, int32_t group_size, int32_t i);
+
+/* Where (token, q head of the group) is: the tile and the row within it. */
+struct tile_place {
+    int32_t tile, row;
+};
+struct tile_place tile_locate(enum kernel_id k, int32_t tokens, int32_t group_size, int32_t token,
+                              int32_t head);
+
+/* The tiles of a request; `keys` is what the tile's rows see. */
 struct tile {
     int32_t row_begin, row_end;
     struct range keys;
 };
 int32_t works_n_tiles(const struct batch *b, enum kernel_id k, int32_t request);
 struct tile works_tile(const struct batch *b, enum kernel_id k, int32_t request, int32_t i);
+
+/* Work indices by keys, most first (ties in work order), into order[works.n]. */
+enum status works_longest_first(const struct works *works, int32_t *order);
 
 #endif
