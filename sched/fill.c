@@ -3,9 +3,12 @@
 #include "sched/heap.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* Unevenness, as a part of the mean load, that is not worth a cut. */
 static const double slack_frac = 0.003;
+
+enum { MAX_ROUNDS = 6 };
 
 struct state {
     const struct fill *f;
@@ -15,6 +18,7 @@ struct state {
     double total_ns;
     int32_t n_pool; /* tiles 0 .. n_pool are cut */
     double pool_ns;
+    double *poured_ns; /* by worker in order of load */
 };
 
 static void note_begin(const struct state *s, int32_t tile, int32_t head)
@@ -109,51 +113,82 @@ static void close_tile(const struct state *s, struct pour *at)
     at->tile++;
 }
 
-/* Gives a worker keys of the tile in hand worth about gap_ns (all that is left where `rest`); returns their
- * worth. */
+/* Most keys of the tile, in whole units, whose cost fits the gap. The straight line of the tile's own cost
+ * gives a first guess; a piece costs a little more, for its rows and for a KV tile it only starts. */
+static int64_t keys_that_fit(const struct state *s, const struct fill_tile *t, int64_t left, double gap_ns)
+{
+    const int64_t unit = s->f->unit_keys[t->role];
+    const double key_ns = t->ns / (double)(t->keys.end - t->keys.begin);
+    int64_t keys = (int64_t)(gap_ns / key_ns / (double)unit) * unit;
+    if (keys > left) keys = left;
+    while (keys > 0 && s->f->piece_ns(s->f->context, t, keys) > gap_ns)
+        keys = (keys - 1) / unit * unit;
+    return keys;
+}
+
+/* Gives a worker what its gap holds of the tile in hand (all that is left where `rest`); *poured_ns is its
+ * cost. */
 static enum status pour_piece(struct state *s, struct pour *at, int32_t worker, double gap_ns, bool rest,
                               double *poured_ns)
 {
     const struct fill_tile *t = &s->f->tiles[at->tile];
-    const int64_t n_keys = t->keys.end - t->keys.begin, left = t->keys.end - at->next_key;
-    const double key_ns = n_keys > 0 ? t->ns / (double)n_keys : 0;
-    const int64_t unit = s->f->unit_keys[t->role];
-    int64_t keys = rest || key_ns <= 0 ? left : (int64_t)(gap_ns / key_ns / (double)unit + 0.5) * unit;
-    if (keys > left) keys = left;
-    *poured_ns = (double)keys * key_ns;
-    if (keys <= 0 && left > 0) return STATUS_OK;
+    const int64_t left = t->keys.end - at->next_key;
+    const int64_t keys = rest || left == 0 ? left : keys_that_fit(s, t, left, gap_ns);
+    *poured_ns = 0;
+    if (keys == 0 && left > 0) return STATUS_OK;
     struct work w = whole_tile(t, at->head);
     w.kv_begin = (int32_t)at->next_key;
     w.kv_end = (int32_t)(at->next_key + keys);
     w.list = worker;
     TRY(works_add(&s->works[t->role], &w));
     at->next_key += keys;
+    *poured_ns = s->f->piece_ns(s->f->context, t, keys);
     return STATUS_OK;
 }
 
-/* Step 3. What rounding to whole units leaves over or takes too much is carried to the next worker. */
-static enum status pour_pool(struct state *s)
+/* Pours the pool over the first n_covered workers up to `level`; *over_ns is what the last one got beyond it.
+ */
+static enum status pour_pool(struct state *s, double level, int32_t n_covered, double *over_ns)
 {
-    int32_t n_covered = 0;
     struct pour at = {0};
-    double carry_ns = 0;
-    qsort(s->workers, (size_t)s->f->n_workers, sizeof *s->workers, compare_load);
-    const double level = water_level(s, &n_covered);
     open_tile(s, &at);
     for (int32_t m = 0; m < n_covered && at.tile < s->n_pool; m++) {
         const bool rest = m == n_covered - 1;
-        double gap_ns = level - s->workers[m].load + carry_ns;
+        double gap_ns = level - s->workers[m].load;
         while (at.tile < s->n_pool && (rest || gap_ns > 0)) {
             double poured_ns;
             TRY(pour_piece(s, &at, s->workers[m].index, gap_ns, rest, &poured_ns));
-            s->workers[m].load += poured_ns;
+            s->poured_ns[m] += poured_ns;
             gap_ns -= poured_ns;
             if (at.next_key < s->f->tiles[at.tile].keys.end) break; /* the worker is full */
             close_tile(s, &at);
             open_tile(s, &at);
         }
-        carry_ns = gap_ns;
     }
+    *over_ns = s->workers[n_covered - 1].load + s->poured_ns[n_covered - 1] - level;
+    return STATUS_OK;
+}
+
+/* Step 3. Cutting makes the pool cost more than its tiles did, which the last worker would get: the level is
+ * raised by that and the pool poured again. */
+static enum status level_out(struct state *s)
+{
+    const int32_t n_works[2] = {s->works[0].n, s->works[1].n};
+    int32_t n_covered = 0;
+    double over_ns = 0;
+    if (s->n_pool == 0) return STATUS_OK;
+    qsort(s->workers, (size_t)s->f->n_workers, sizeof *s->workers, compare_load);
+    double level = water_level(s, &n_covered);
+    for (int round = 0; round < MAX_ROUNDS; round++) {
+        s->works[0].n = n_works[0];
+        s->works[1].n = n_works[1];
+        memset(s->poured_ns, 0, (size_t)s->f->n_workers * sizeof *s->poured_ns);
+        TRY(pour_pool(s, level, n_covered, &over_ns));
+        if (over_ns <= slack_frac * level) break;
+        level += over_ns / n_covered;
+    }
+    for (int32_t m = 0; m < n_covered; m++)
+        s->workers[m].load += s->poured_ns[m];
     return STATUS_OK;
 }
 
@@ -162,15 +197,16 @@ enum status fill_workers(const struct fill *f, struct works works[2], int32_t *w
 {
     struct state s = {.f = f, .works = works, .work_begin = work_begin};
     s.workers = malloc((size_t)f->n_workers * sizeof *s.workers);
-    if (!s.workers) return STATUS_NO_MEMORY;
+    s.poured_ns = malloc((size_t)f->n_workers * sizeof *s.poured_ns);
     for (int32_t i = 0; i < f->n_tiles; i++)
         s.total_ns += f->tiles[i].ns * f->n_heads;
     choose_pool(&s);
-    enum status status = place_whole(&s);
-    if (status == STATUS_OK) status = pour_pool(&s);
+    enum status status = s.workers && s.poured_ns ? place_whole(&s) : STATUS_NO_MEMORY;
+    if (status == STATUS_OK) status = level_out(&s);
     *makespan_ns = 0;
-    for (int32_t w = 0; w < f->n_workers; w++)
+    for (int32_t w = 0; status == STATUS_OK && w < f->n_workers; w++)
         if (s.workers[w].load > *makespan_ns) *makespan_ns = s.workers[w].load;
     free(s.workers);
+    free(s.poured_ns);
     return status;
 }

@@ -31,7 +31,9 @@ struct fill {
     int32_t n_tiles;
     int32_t n_heads, n_workers;
     int32_t unit_keys[2]; /* by role: pieces are whole multiples, counted from the tile's first key */
-    bool cut;             /* false: step 2 only, with every tile whole */
+    double (*piece_ns)(const void *context, const struct fill_tile *tile, int64_t keys); /* of so many keys */
+    const void *context;
+    bool cut; /* false: step 2 only, with every tile whole */
 };
 
 /* Appends the pieces to works[role], with their kv head and list = worker; pieces of a tile and head follow

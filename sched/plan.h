@@ -182,7 +182,7 @@ enum status plan_add_group(struct plan *p, const struct member *members, int32_t
 enum status plan_add_merge(struct plan *p, const struct merge *m, const int32_t *src, int32_t n_src);
 
 /* Partial rows one merge CTA reads, about: enough to be worth a CTA, few enough that no CTA is late. */
-enum { PLAN_MERGE_ROWS = 64 };
+enum { PLAN_MERGE_ROWS = 16 };
 
 /* Adds one FIXED merge grid over merges [first, end), about the merge kernel's tile_q rows a CTA (whole
  * merges are never cut), on `stream`, after the grids listed. Nothing is added when there are no such merges.

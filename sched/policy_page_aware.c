@@ -41,10 +41,12 @@ static const struct policy_option options[] = {
 
 enum {
     MIN_CHUNK_KEYS = 256,
-    SHARED_ROWS = 128,     /* packed rows up to which a request's prefix is worth sharing */
-    MMA_KEYS = 16,         /* keys of one tensor instruction */
-    DECODE_PIECES = 4,     /* of the remaining work per worker */
-    MAX_PREFILL_PIECES = 4 /* of a tile */
+    SHARED_ROWS = 128,      /* packed rows up to which a request's prefix is worth sharing */
+    MMA_KEYS = 16,          /* keys of one tensor instruction */
+    DECODE_PIECES = 4,      /* of the remaining work per worker */
+    MAX_PREFILL_PIECES = 4, /* of a tile */
+    COARSE_PIECES = 8,      /* least decode pieces, as parts of the whole time */
+    FINE_PIECES = 64
 };
 
 /* The kernels of one way to run the batch. */
@@ -250,19 +252,25 @@ static double chip_bound_ns(const struct planner *p)
 
 /* A smooth maximum of the three (their 4-norm): bounds that come close to each other get in each other's way.
  */
-static double estimate_ns(const struct planner *p)
+static double smooth_max(struct bounds x)
 {
-    const struct bounds x = bounds_of(p);
     return pow(pow(x.pipe_ns, 4) + pow(x.memory_ns, 4) + pow(x.spread_ns, 4), 0.25);
 }
 
-/* A merge launch, and partial rows out and back. */
+static double estimate_ns(const struct planner *p)
+{
+    return smooth_max(bounds_of(p));
+}
+
+/* A merge launch: its CTAs' start, one CTA's rows, and partial rows out and back. */
 static double merge_ns(const struct planner *p, double partial_rows)
 {
+    const struct gpu *gpu = p->in->gpu;
     const double row_bytes = 4.0 * (p->in->batch->shape.head_dim_vo + 1);
     if (partial_rows <= 0) return 0;
-    return p->in->gpu->launch_ns + p->in->gpu->cta_start_ns +
-           2 * partial_rows * row_bytes / p->in->gpu->hbm_bytes_per_ns;
+    return gpu->launch_ns + gpu->cta_start_ns + gpu->cta_end_ns +
+           PLAN_MERGE_ROWS * row_bytes / p->in->kernels->fit[KERNEL_MERGE].cta_bytes_per_ns +
+           2 * partial_rows * row_bytes / gpu->hbm_bytes_per_ns;
 }
 
 static double count_partial_rows(const struct planner *p)
@@ -279,13 +287,21 @@ static double count_partial_rows(const struct planner *p)
 
 /* ---- one role: lists */
 
-/* Pieces are whole pages and whole tensor instructions; tall tiles whole KV tiles, because padding costs
- * them. */
+/* Pieces are whole pages and whole tensor instructions; tall tiles, where a started KV tile costs a full one,
+ * whole KV tiles. */
 static int32_t piece_unit(const struct planner *p, enum work_role role)
 {
     const int32_t page = p->in->batch->kv.page_size;
     const int32_t keys = role == WORK_DECODE ? MMA_KEYS : p->in->kernels->fit[p->family.roles[role]].tile_kv;
     return (keys + page - 1) / page * page;
+}
+
+static double piece_ns(const void *context, const struct fill_tile *t, int64_t keys)
+{
+    const struct planner *p = context;
+    return cost_rect(&p->in->batch->shape, p->in->kernels, p->family.roles[t->role],
+                     t->row_end - t->row_begin, keys, true)
+        .ns;
 }
 
 static enum status fill(struct planner *p, bool cut, double *ns)
@@ -295,12 +311,15 @@ static enum status fill(struct planner *p, bool cut, double *ns)
                            .n_heads = p->in->batch->shape.num_kv_heads,
                            .n_workers = p->n_workers,
                            .unit_keys = {piece_unit(p, WORK_PREFILL), piece_unit(p, WORK_DECODE)},
+                           .piece_ns = piece_ns,
+                           .context = p,
                            .cut = cut};
     double makespan;
     p->works[0].n = p->works[1].n = 0;
     TRY(fill_workers(&f, p->works, p->work_begin, &makespan));
-    const double chip = chip_bound_ns(p);
-    *ns = (makespan > chip ? makespan : chip) + merge_ns(p, count_partial_rows(p));
+    /* the end, when some workers are idle, is too thin to fill the chip: it takes its time whatever binds
+     * before */
+    *ns = estimate_ns(p) + makespan - bounds_of(p).spread_ns + merge_ns(p, count_partial_rows(p));
     return STATUS_OK;
 }
 
@@ -324,6 +343,7 @@ struct grain {
     int32_t workers[2]; /* by role */
     int32_t min_keys;
     int32_t max_prefill_pieces; /* of a tile */
+    double least_decode_ns;     /* decode pieces are not made shorter than about this */
 };
 
 /* Keys a piece of the tile gets, when `left_ns` of its queue's work is left. */
@@ -331,7 +351,9 @@ static int64_t guided_keys(const struct planner *p, const struct fill_tile *t, d
                            const struct grain *g)
 {
     const int64_t keys = t->keys.end - t->keys.begin, unit = piece_unit(p, t->role);
-    const double share = left_ns / g->workers[t->role] / (t->role == WORK_DECODE ? DECODE_PIECES : 1);
+    double share = left_ns / g->workers[t->role];
+    if (t->role == WORK_DECODE) share /= DECODE_PIECES;
+    if (t->role == WORK_DECODE && share < g->least_decode_ns) share = g->least_decode_ns;
     if (keys <= g->min_keys || t->ns <= share) return keys > 0 ? keys : 1;
     int64_t n = (int64_t)ceil(t->ns / share);
     if (t->role == WORK_PREFILL && n > g->max_prefill_pieces) n = g->max_prefill_pieces;
@@ -357,35 +379,39 @@ static enum status cut_queues(struct planner *p, const struct grain *g)
     return STATUS_OK;
 }
 
-/* Time of the queues as they are cut: the bounds, half of the longest prefill piece as the ragged end, the
- * merge. */
+/* Time of the queues as they are cut: the bounds, with half of the longest late piece as the ragged end, and
+ * the merge. */
 static double queues_ns(const struct planner *p, const struct grain *g)
 {
-    const struct bounds x = bounds_of(p);
-    const double end = x.spread_ns + p->longest_ns[WORK_PREFILL] / (2 * g->max_prefill_pieces);
+    const double prefill = p->longest_ns[WORK_PREFILL] / g->max_prefill_pieces;
+    const double decode =
+        p->longest_ns[WORK_DECODE] < g->least_decode_ns ? p->longest_ns[WORK_DECODE] : g->least_decode_ns;
+    const double end = bounds_of(p).spread_ns + (prefill > decode ? prefill : decode) / 2;
     const double chip = chip_bound_ns(p);
     return (end > chip ? end : chip) + merge_ns(p, count_partial_rows(p));
 }
 
-/* Cuts with as many pieces a prefill tile as pay; then fewer and longer ones until the partial rows stay
- * within 2 x slots x tile rows. */
+/* Cuts as finely as pays; then into longer pieces until the partial rows stay within 2 x slots x tile rows.
+ */
 static enum status choose_grain(struct planner *p, struct grain *g)
 {
     const enum kernel_id tallest = p->family.roles[p->role_ns[WORK_PREFILL] > 0 ? WORK_PREFILL : WORK_DECODE];
-    const double most_rows = 2.0 * p->n_workers * kernel_row(tallest)->tile_q;
+    const double most_rows = 2.0 * p->n_workers * kernel_row(tallest)->tile_q, whole_ns = estimate_ns(p);
+    struct grain best = *g;
     double best_ns = INFINITY;
-    int32_t best = 1;
-    for (g->max_prefill_pieces = 1; g->max_prefill_pieces <= MAX_PREFILL_PIECES; g->max_prefill_pieces++) {
-        TRY(cut_queues(p, g));
-        const double ns = queues_ns(p, g);
-        if (ns < best_ns && (best_ns == INFINITY || count_partial_rows(p) <= most_rows)) {
-            best_ns = ns;
-            best = g->max_prefill_pieces;
+    for (int fine = 0; fine < 2; fine++)
+        for (int32_t pieces = 1; pieces <= MAX_PREFILL_PIECES; pieces++) {
+            g->max_prefill_pieces = pieces;
+            g->least_decode_ns = whole_ns / (fine ? FINE_PIECES : COARSE_PIECES);
+            TRY(cut_queues(p, g));
+            if (queues_ns(p, g) < best_ns && (best_ns == INFINITY || count_partial_rows(p) <= most_rows)) {
+                best_ns = queues_ns(p, g);
+                best = *g;
+            }
         }
-    }
-    g->max_prefill_pieces = best;
+    *g = best;
     TRY(cut_queues(p, g));
-    for (; count_partial_rows(p) > most_rows && g->min_keys <= INT32_MAX / 2;) {
+    while (count_partial_rows(p) > most_rows && g->min_keys <= INT32_MAX / 2) {
         g->min_keys *= 2;
         TRY(cut_queues(p, g));
     }
@@ -397,7 +423,7 @@ static enum status make_queues(struct planner *p, int32_t *n_decode)
     *n_decode = two_queues_split(p->n_workers, p->role_ns[WORK_PREFILL], p->role_ns[WORK_DECODE],
                                  p->in->kernels->fit[p->family.roles[WORK_DECODE]].cta_bytes_per_ns,
                                  p->in->gpu->hbm_bytes_per_ns);
-    struct grain g = {{p->n_workers - *n_decode, *n_decode}, MIN_CHUNK_KEYS, 1};
+    struct grain g = {.workers = {p->n_workers - *n_decode, *n_decode}, .min_keys = MIN_CHUNK_KEYS};
     for (int role = 0; role < 2; role++)
         if (g.workers[role] < 1) g.workers[role] = 1;
     p->work_begin = malloc(((size_t)p->n_tiles + 1) * sizeof *p->work_begin);
