@@ -5,9 +5,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Keys of one (row group, kv head): how many its items read in all, and the span they cover. */
+/* Of one (row group, kv head): how many keys its items read in all and the span they cover, and how many
+ * query rows they read, once for every chunk of keys. */
 struct reuse {
-    double keys_read;
+    double keys_read, rows_read;
     int32_t begin, end;
 };
 
@@ -49,6 +50,7 @@ static void count_reuse(const struct batch *b, const struct plan *p, struct reus
         const struct range keys = plan_item_keys(p, b, item);
         struct reuse *r = &reuse[(int64_t)item->group * heads + item->kv_head];
         const int32_t tile_q = kernel_row((enum kernel_id)item->kernel)->tile_q;
+        r->rows_read += item->row_end - item->row_begin;
         if (keys.begin == keys.end) continue;
         if (r->keys_read == 0 || keys.begin < r->begin) r->begin = keys.begin;
         if (r->keys_read == 0 || keys.end > r->end) r->end = keys.end;
@@ -68,9 +70,12 @@ static void price_items(const struct batch *b, const struct kernels *kernels, co
         const struct cost c = cost_item(p, b, kernels, item);
         const double rows = item->row_end - item->row_begin;
         const double q_bytes = rows * s->head_dim_qk * dtype_bytes(s->q_dtype);
+        const double unique_rows = (double)plan_group_tokens(p, b, item->group) * batch_group_size(b);
+        const double first_read = r->rows_read > unique_rows ? unique_rows / r->rows_read : 1.0;
         const double out_bytes = (c.row_bytes - q_bytes) * (item->partial >= 0 ? partial_frac : 1.0);
         const double unique_frac = r->keys_read > 0 ? (r->end - r->begin) / r->keys_read : 1.0;
-        const double hbm = c.kv_bytes * (unique_frac < 1 ? unique_frac : 1.0) + q_bytes + out_bytes;
+        const double hbm =
+            c.kv_bytes * (unique_frac < 1 ? unique_frac : 1.0) + q_bytes * first_read + out_bytes;
         out->items[i] =
             make_demand(kernel_row((enum kernel_id)item->kernel), &kernels->fit[item->kernel], &c, hbm);
         out->hbm_bytes += hbm;
