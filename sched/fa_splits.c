@@ -1,12 +1,15 @@
 #include "sched/fa_splits.h"
 
-#include <stdbool.h>
-
-static const double full_frac = 0.8, good_frac = 0.85;
+static const double full_frac = 0.8, good_frac = 0.85, l2_bytes = 50.0 * 1024 * 1024, margin = 1.1;
 
 static int64_t ceil_div(int64_t a, int64_t b)
 {
     return (a + b - 1) / b;
+}
+
+static int64_t min_i64(int64_t a, int64_t b)
+{
+    return a < b ? a : b;
 }
 
 static double efficiency(int64_t work, int64_t slots, int64_t splits)
@@ -21,16 +24,76 @@ static bool changes_blocks(int64_t n_blocks, int64_t splits)
     return splits == 1 || ceil_div(n_blocks, splits) != ceil_div(n_blocks, splits - 1);
 }
 
-int32_t fa2_num_splits(int64_t work, int64_t slots, int64_t n_blocks, int64_t cap)
+/* The smallest s <= most within good_frac of the best efficiency. */
+static int32_t smallest_good(int64_t work, int64_t slots, int64_t n_blocks, int64_t most, bool only_changes)
 {
-    int64_t most = cap < slots ? cap : slots;
     double best = 0;
-    if (n_blocks < most) most = n_blocks;
-    if (work <= 0 || (double)work >= full_frac * (double)slots) return 1;
     for (int64_t s = 1; s <= most; s++)
-        if (changes_blocks(n_blocks, s) && efficiency(work, slots, s) > best)
+        if ((!only_changes || changes_blocks(n_blocks, s)) && efficiency(work, slots, s) > best)
             best = efficiency(work, slots, s);
     for (int64_t s = 1; s <= most; s++)
-        if (changes_blocks(n_blocks, s) && efficiency(work, slots, s) >= good_frac * best) return (int32_t)s;
+        if ((!only_changes || changes_blocks(n_blocks, s)) && efficiency(work, slots, s) >= good_frac * best)
+            return (int32_t)s;
     return 1;
+}
+
+int32_t fa2_num_splits(int64_t work, int64_t slots, int64_t n_blocks, int64_t cap)
+{
+    if (work <= 0 || (double)work >= full_frac * (double)slots) return 1;
+    return smallest_good(work, slots, n_blocks, min_i64(cap, min_i64(slots, n_blocks)), true);
+}
+
+int32_t fa3_num_splits(int64_t m_blocks, int64_t slots, int64_t n_blocks, bool causal, double kv_head_bytes)
+{
+    if (m_blocks <= 0) return 1;
+    if ((double)m_blocks >= full_frac * (double)slots) {
+        if (causal || !(kv_head_bytes > l2_bytes) || m_blocks < 2 * slots) return 1;
+        const int64_t pieces = (int64_t)(kv_head_bytes / l2_bytes);
+        return (int32_t)min_i64(pieces + ((double)pieces * l2_bytes < kv_head_bytes), FA_MAX_SPLITS);
+    }
+    if (n_blocks <= 4) return 1;
+    return smallest_good(m_blocks, slots, n_blocks, min_i64(FA_MAX_SPLITS, min_i64(slots, n_blocks)), false);
+}
+
+static double tile_frac(int64_t rows, int32_t tile_m)
+{
+    return (double)rows / (double)(ceil_div(rows, tile_m) * tile_m);
+}
+
+bool fa3_packs_gqa(bool must, int64_t qo_len, int32_t group_size, int32_t tile_m)
+{
+    if (must) return true;
+    if (group_size == 1 || qo_len < 1) return false;
+    return tile_frac(qo_len, tile_m) < 0.9 * tile_frac(qo_len * group_size, tile_m);
+}
+
+int64_t fa3_varlen_blocks_per_sm(int64_t total_blocks, int64_t kv_heads, int64_t sms)
+{
+    const double each = (double)total_blocks * margin * (double)kv_heads / (double)sms;
+    const int64_t whole = (int64_t)each;
+    return (double)whole < each ? whole + 1 : whole;
+}
+
+int32_t fa3_varlen_splits(int64_t n_blocks, int64_t per_sm, int32_t bound)
+{
+    const int64_t splits = per_sm > 0 ? ceil_div(n_blocks, per_sm) : 1;
+    return splits < 1 ? 1 : splits > bound ? bound : (int32_t)splits;
+}
+
+enum status fa2_cut(const struct batch *b, const struct role_set *set, enum kernel_id kernel,
+                    int32_t block_keys, int32_t splits, struct works *works)
+{
+    for (int32_t i = 0; i < set->n; i++) {
+        const int32_t r = set->requests[i];
+        const int64_t piece = ceil_div(ceil_div(b->kv_len[r], block_keys), splits) * block_keys;
+        for (int32_t t = 0; t < works_n_tiles(b, kernel, r); t++) {
+            const struct tile tile = works_tile(b, kernel, r, t);
+            if (splits > 1 && piece > 0)
+                TRY(works_add_tile(works, r, tile.row_begin, tile.row_end, (struct range){0, b->kv_len[r]},
+                                   piece));
+            else
+                TRY(works_add_tile(works, r, tile.row_begin, tile.row_end, tile.keys, INT32_MAX));
+        }
+    }
+    return STATUS_OK;
 }

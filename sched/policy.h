@@ -55,6 +55,9 @@ struct policy {
     X(fi_sm90)         \
     X(fi_batch_pod)    \
     X(fi_holistic)     \
+    X(fa2_splits)      \
+    X(fa3_splits)      \
+    X(fa3_varlen)      \
     X(pod)             \
     X(warp_fused)      \
     X(stream_k)        \

@@ -22,7 +22,6 @@
  * for each role that split. The published planner takes one prefill length and one decode length; for ragged
  * batches W and D are sums and lengths the longest. */
 #include "sched/fa_splits.h"
-#include "sched/works.h"
 
 #include <string.h>
 
@@ -121,17 +120,7 @@ static enum status emit_role(const struct policy_input *in, const struct role_se
     const struct batch *b = in->batch;
     struct works works = {0};
     const struct works_emit emit = {.works = &works, .kernel = kernel, .all_partial = splits > 1};
-    enum status status = STATUS_OK;
-    for (int32_t i = 0; i < set->n && status == STATUS_OK; i++) {
-        const int32_t r = set->requests[i];
-        const int64_t n_blocks = blocks(b->kv_len[r]), piece = (n_blocks + splits - 1) / splits;
-        for (int32_t t = 0; t < works_n_tiles(b, kernel, r) && status == STATUS_OK; t++) {
-            const struct tile tile = works_tile(b, kernel, r, t);
-            const struct range keys = splits > 1 ? (struct range){0, b->kv_len[r]} : tile.keys;
-            status = works_add_tile(&works, r, tile.row_begin, tile.row_end, keys,
-                                    splits > 1 && piece > 0 ? piece * SPLIT_BLOCK : INT32_MAX);
-        }
-    }
+    enum status status = fa2_cut(b, set, kernel, SPLIT_BLOCK, splits, &works);
     if (status == STATUS_OK) status = works_emit(&emit, b, out);
     if (status == STATUS_OK) status = plan_end_list(out);
     works_free(&works);
