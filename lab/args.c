@@ -1,5 +1,7 @@
 #include "lab/args.h"
 
+#include "lab/auto.h"
+
 #include "lab/generators.h"
 
 #include <errno.h>
@@ -428,10 +430,10 @@ enum status args_policies(const struct args *args, const struct policy **policie
         char name[64];
         const size_t length = strcspn(at, ",");
         snprintf(name, sizeof name, "%.*s", (int)(length < 63 ? length : 63), at);
-        const struct policy *policy = policy_find(name);
+        const struct policy *policy = strcmp(name, "auto") == 0 ? &policy_auto : policy_find(name);
         if (!policy)
-            return status_fail(why, STATUS_UNKNOWN_NAME, "policy '%s': expected all, or some of: %s", name,
-                               policy_names());
+            return status_fail(why, STATUS_UNKNOWN_NAME, "policy '%s': expected all, auto, or some of: %s",
+                               name, policy_names());
         for (int32_t i = 0; i < *n; i++)
             if (policies[i] == policy)
                 return status_fail(why, STATUS_BAD_INPUT, "policy '%s': named twice", name);

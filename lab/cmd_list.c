@@ -1,3 +1,4 @@
+#include "lab/auto.h"
 #include "lab/commands.h"
 #include "lab/generators.h"
 #include "lab/models.h"
@@ -29,8 +30,8 @@ static void print_entry(enum args_format format, const char *name, const char *t
 
 static void list_policies(enum args_format format)
 {
-    for (int32_t i = 0; i < policy_count(); i++) {
-        const struct policy *p = policy_at(i);
+    for (int32_t i = 0; i <= policy_count(); i++) {
+        const struct policy *p = i < policy_count() ? policy_at(i) : &policy_auto;
         char text[512];
         int n = snprintf(text, sizeof text, "%s", p->brief);
         for (const struct policy_option *o = p->options; o && o->name && n < (int)sizeof text; o++)

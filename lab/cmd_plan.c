@@ -1,3 +1,4 @@
+#include "lab/auto.h"
 #include "lab/commands.h"
 #include "lab/out_file.h"
 #include "lab/plan_json.h"
@@ -29,6 +30,8 @@ static enum status plan_one(const struct args *a, const struct policy *policy, c
     TRY(args_options(a, policy, &options, why));
     record_init(&r, w);
     enum status status = run_plan(w, &m, policy, &options.options, &plan, &r, why);
+    if (status == STATUS_OK && policy == &policy_auto && !a->quiet)
+        fprintf(stderr, "tandem: %s: auto: %s\n", r.workload, r.options);
     if (status == STATUS_OK) status = write_plan(a, &plan, &m, policy->name, why);
     plan_free(&plan);
     return status;

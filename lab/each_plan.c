@@ -1,5 +1,6 @@
 #include "lab/each_plan.h"
 
+#include "lab/auto.h"
 #include "lab/plan_json.h"
 #include "sched/plan_check.h"
 
@@ -30,6 +31,8 @@ static enum status run_policy(struct each_plan *e, const struct workload *w, con
     TRY(args_options(e->args, policy, &options, why));
     record_init(&r, w);
     enum status status = run_plan(w, m, policy, &options.options, &plan, &r, why);
+    if (status == STATUS_OK && policy == &policy_auto && !e->args->quiet)
+        fprintf(stderr, "tandem: %s: auto: %s\n", r.workload, r.options);
     if (status == STATUS_OK) status = e->run(e, w, m, &plan, &r, why);
     plan_free(&plan);
     return note(e, &r, status, why);

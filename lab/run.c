@@ -1,5 +1,6 @@
 #include "lab/run.h"
 
+#include "lab/auto.h"
 #include "ref/oracle.h"
 #include "ref/ref_exec.h"
 #include "sched/cost.h"
@@ -57,6 +58,18 @@ static void note_options(const struct options *options, struct record *r)
     }
 }
 
+/* What auto chose, in the options column. */
+static void note_choice(const struct auto_choice *c, struct record *r)
+{
+    const size_t used = strlen(r->options);
+    int n = snprintf(r->options + used, sizeof r->options - used,
+                     "%schose=%s time_us=%.1f planned=%d simulated=%d", used ? " " : "", c->policy->name,
+                     c->time_us, c->planned, c->simulated);
+    if (c->next && n > 0 && used + (size_t)n < sizeof r->options)
+        snprintf(r->options + used + n, sizeof r->options - used - (size_t)n, " next=%s behind=%.1f%%",
+                 c->next->name, 100 * (c->next_us / c->time_us - 1));
+}
+
 enum status run_describe(const struct workload *w, const struct machine *m, const struct plan *plan,
                          struct record *r, struct why *why)
 {
@@ -81,15 +94,19 @@ enum status run_plan(const struct workload *w, const struct machine *m, const st
                      const struct options *options, struct plan *plan, struct record *r, struct why *why)
 {
     enum status status = STATUS_OK;
+    struct auto_choice choice = {0};
+    const bool is_auto = policy == &policy_auto;
     record_set_text(r->policy, policy->name);
     record_set_text(r->gpu, m->gpu.name);
     note_options(options, r);
     for (int i = 0; i < PLAN_TIMINGS && status == STATUS_OK; i++) {
         const double begin = now_us();
-        status = policy_plan(policy, &w->batch, &m->gpu, &m->kernels, options, plan, why);
+        status = is_auto ? auto_plan(&w->batch, &m->gpu, &m->kernels, options, plan, &choice, why)
+                         : policy_plan(policy, &w->batch, &m->gpu, &m->kernels, options, plan, why);
         const double us = now_us() - begin;
         if (isnan(r->plan_us) || us < r->plan_us) r->plan_us = us;
     }
+    if (status == STATUS_OK && is_auto) note_choice(&choice, r);
     if (status == STATUS_OK) status = plan_check(plan, &w->batch, why);
     if (status == STATUS_OK) status = run_describe(w, m, plan, r, why);
     if (status != STATUS_OK) run_note_failure(r, status, why);

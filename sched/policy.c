@@ -68,7 +68,7 @@ static bool is_int_in(const char *values, const char *text, int32_t *out)
     return true;
 }
 
-static enum status check_options(const struct policy *policy, const struct options *options, struct why *why)
+enum status policy_check_options(const struct policy *policy, const struct options *options, struct why *why)
 {
     for (int32_t i = 0; options && i < options->n; i++) {
         const char *name = options->names[i], *value = options->values[i];
@@ -116,7 +116,7 @@ enum status policy_plan(const struct policy *policy, const struct batch *batch, 
 {
     const struct policy_input in = {batch, gpu, kernels, policy, options};
     plan_begin(out, batch);
-    TRY(check_options(policy, options, why));
+    TRY(policy_check_options(policy, options, why));
     const enum status s = policy->plan(&in, out, why);
     if (s == STATUS_OK)
         plan_finish(out, batch);

@@ -84,6 +84,9 @@ enum status policy_plan(const struct policy *policy, const struct batch *batch, 
                         const struct kernels *kernels, const struct options *options, struct plan *out,
                         struct why *why);
 
+/* Checks options against a policy's own list, as policy_plan does. */
+enum status policy_check_options(const struct policy *policy, const struct options *options, struct why *why);
+
 /* Value of an option as a word, or as an int; the default when not set. The name must be one of the policy's.
  */
 const char *policy_option_word(const struct policy_input *in, const char *name);

@@ -484,6 +484,7 @@ static enum status finish_work(struct engine *e, int32_t id)
 {
     struct lane *l = &e->lanes[id];
     stop_running(e, id);
+    e->r->items_done++;
     TRY(add_span(e, id));
     note_end(e, l);
     arrive(e, l);
@@ -701,6 +702,11 @@ static enum status fire_timer(struct engine *e)
 static enum status run_events(struct engine *e)
 {
     while (e->n_timers > 0 || e->run.n > 0) {
+        if (e->options->stop_ns > 0 && e->now_ns > e->options->stop_ns) {
+            e->r->stopped = true;
+            e->r->makespan_ns = e->now_ns;
+            return STATUS_OK;
+        }
         const double timer_ns = e->n_timers > 0 ? e->timers[0].at_ns : INFINITY;
         if (e->stale && timer_ns > e->now_ns) TRY(update_rates(e));
         TRY(e->n_timers > 0 && timer_ns <= e->finish_ns ? fire_timer(e) : finish_due(e));
@@ -741,10 +747,10 @@ enum status sim_run(const struct batch *b, const struct gpu *gpu, const struct k
     TRY(check_launch(&e, why));
     enum status status = prepare(&e);
     if (status == STATUS_OK) status = run_events(&e);
-    if (status == STATUS_OK)
-        summarise(&e);
-    else
+    if (status != STATUS_OK)
         sim_result_free(r);
+    else if (!r->stopped)
+        summarise(&e);
     release(&e);
     if (status == STATUS_NO_MEMORY) return status_fail(why, status, "simulator: out of memory");
     return status;

@@ -10,7 +10,8 @@
 #include "sched/span.h"
 
 struct sim_options {
-    bool spans; /* record a span for every item and merge */
+    bool spans;     /* record a span for every item and merge */
+    double stop_ns; /* give up once simulated time is past this; 0: never */
 };
 
 /* A change of resource use: from this time on, until the next sample. For timelines' counter tracks. */
@@ -31,6 +32,8 @@ struct sim_result {
     double hbm_util;     /* hbm_bytes / (makespan x peak) */
     double sm_busy_frac; /* mean over SMs of the time with at least one resident CTA / makespan */
     int64_t ctas;        /* CTAs run */
+    int64_t items_done;  /* items and merges simulated */
+    bool stopped;        /* given up at stop_ns: makespan_ns is where it stood, the rest is not filled in */
     struct span *spans;  /* n_spans, by begin time then sm then slot */
     int64_t n_spans;
     struct sim_sample *samples;
