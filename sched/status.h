@@ -29,7 +29,7 @@ enum status {
 /* Why a call failed, in one line without a newline. Callers pass one zeroed or NULL (then the reason is
  * dropped). */
 struct why {
-    char text[256];
+    char text[512];
 };
 
 /* Texts and exit codes of the table above. An out of range value gives "internal error" and 4. */

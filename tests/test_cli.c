@@ -60,6 +60,10 @@ static void write_file(const char *name, const char *text)
 
 #define BATCH "{\"num_qo_heads\": 8, \"num_kv_heads\": 2, \"head_dim\": 16, \"qo_len\": [1]"
 
+#define ARRAYS(tile, requests, others)                                                                       \
+    "{\"cta_tile_q\": " #tile ", \"kv_chunk_size\": 64, \"split_kv\": true, \"request_indices\": [" requests \
+    "], \"qo_tile_indices\": [" others "], \"kv_tile_indices\": [" others "]}"
+
 /* Each: exit status 2, exactly one line on stderr that holds the fragment, nothing on stdout. */
 static void test_bad_input(void **state)
 {
@@ -80,7 +84,7 @@ static void test_bad_input(void **state)
         {"$T sim --spec q2147483647k --policy pod", "expected 1..2147483647"},
         {"$T sim --spec 2000000q1s1 --policy pod", "more than 1048576 requests"},
         {"$T sim --spec q1s10x --policy pod", "'x' at 5"},
-        {"$T sim --spec q1s10 --policy nonesuch", "expected all, or some of: unified"},
+        {"$T sim --spec q1s10 --policy nonesuch", "expected all, auto, or some of: unified"},
         {"$T sim --spec q1s10 --policy pod,pod", "named twice"},
         {"$T sim --spec q1s10 --policy pod --gpu nonesuch", "expected one of: a100"},
         {"$T sim --spec q1s10 --policy pod --option ratio=golden", "expected proportional|half|exact"},
@@ -109,6 +113,15 @@ static void test_bad_input(void **state)
         {"$T check --spec q1s10 --plan $D/missing.json", "No such file"},
         {"$T check --spec q1s10 --plan $D/empty.json", "empty.json"},
         {"$T check --spec q1s10 --plan $D/noplan.json", "tandem_plan"},
+        {"$T import --spec q1s10", "expected --arrays"},
+        {"$T import --spec q1s10 --arrays $D/missing.json", "No such file"},
+        {"$T import --spec q1s10 --arrays $D", "read error"},
+        {"$T import --spec q1s10 --arrays $D/syntax.json", "syntax.json:2"},
+        {"$T import --spec q1s10 --arrays $D/noplan.json", "grids"},
+        {"$T import --spec q1s10 --arrays $D/tile.json", "cta_tile_q: expected 16, 64 or 128"},
+        {"$T import --spec q1s10 --arrays $D/short.json", "as many entries as request_indices"},
+        {"$T import --spec q1s10 --arrays $D/beyond.json", "request_indices[0] = 7: expected 0..0"},
+        {"$T import --spec q1s10 --arrays $D/minus.json", "request_indices[0]: expected a whole number"},
         {"$T sim --spec q1s10 --policy pod --gpu $D/bad.ini", "bad.ini:2"},
         {"$T plan --spec q1s10 --policy pod --out $D", "is a directory"},
         {"$T plan --spec q1s10 --policy pod --out $D/no/such/dir/plan.json", "No such file"},
@@ -136,6 +149,10 @@ static void test_bad_input(void **state)
     write_file("syntax.json", "{\n\"num_qo_heads\": ,}");
     write_file("lines.jsonl", BATCH ", \"kv_len\": [5]}\n{\"batch\": 7}\n");
     write_file("noplan.json", "{\"grids\": []}");
+    write_file("tile.json", ARRAYS(32, "0", "0"));
+    write_file("short.json", ARRAYS(16, "0, 0", "0"));
+    write_file("beyond.json", ARRAYS(16, "7", "0"));
+    write_file("minus.json", ARRAYS(16, "-1", "0"));
     write_file("bad.ini", "[gpu]\nsm_count = -4\n");
     write_file("trace.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\nnoon,5,5\n");
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
@@ -188,6 +205,75 @@ static void test_plan_round_trip(void **state)
         assert_string_equal(out, again);
         assert_true(out[0] >= '1' && out[0] <= '9');
     }
+}
+
+/* A plan from another planner's arrays goes the way of our own. */
+static void test_import(void **state)
+{
+    char out[1 << 16], err[4096];
+    (void)state;
+    write_file("arrays.json", "{\"cta_tile_q\": 16, \"kv_chunk_size\": 64, \"split_kv\": true, "
+                              "\"request_indices\": [0, 0, 1, 1, 1],\n"
+                              "\"qo_tile_indices\": [0, 0, 0, 0, 0], \"kv_tile_indices\": [0, 1, 0, 1, 2], "
+                              "\"o_indptr\": [0, 2, 5]}");
+    if (run("$T import --spec q1s100_q1s150 --arrays $D/arrays.json --out $D/i.json && "
+            "$T check --spec q1s100_q1s150 --plan $D/i.json && $T verify --spec q1s100_q1s150 --plan "
+            "$D/i.json && "
+            "$T sim --spec q1s100_q1s150 --plan $D/i.json",
+            out, sizeof out, err, sizeof err) != 0)
+        fail_msg("%s", err);
+    write_file("lacking.json", ARRAYS(16, "0", "0")); /* the second request has no work */
+    assert_int_equal(run("$T import --spec 2q1s50 --arrays $D/lacking.json | $T check --spec 2q1s50 --plan -",
+                         out, sizeof out, err, sizeof err),
+                     1);
+    assert_non_null(strstr(err, "no item or merge writes these rows"));
+}
+
+/* A saved plan edited by hand: CTAs in reverse order and a request walked from its end are as good; a key
+ * less is not. */
+static void test_edited_plan(void **state)
+{
+    static const struct {
+        const char *edit;
+        int status;
+    } edits[] = {{"s/\"remap\": .0,/\"remap\": [3,/", 0},
+                 {"s/\\(.0,0,0,4,0,128,.*\\),0\\]/\\1,1]/", 0},
+                 {"s/.0,0,0,4,0,128,/[0,0,0,4,0,127,/", 1},
+                 {"s/.0,0,0,4,0,128,/[0,1,0,4,0,128,/", 1}};
+    char out[1 << 16], err[4096], args[512];
+    (void)state;
+    for (size_t i = 0; i < sizeof edits / sizeof edits[0]; i++) {
+        snprintf(args, sizeof args,
+                 "$T plan --spec q1s700_q1s90 --policy unified | sed '%s' > $D/edited.json && "
+                 "! $T plan --spec q1s700_q1s90 --policy unified | cmp -s - $D/edited.json",
+                 edits[i].edit);
+        assert_int_equal(run(args, out, sizeof out, err, sizeof err), 0); /* the edit did something */
+        assert_int_equal(
+            run("$T check --spec q1s700_q1s90 --plan $D/edited.json", out, sizeof out, err, sizeof err),
+            edits[i].status);
+        if (edits[i].status != 0) continue;
+        assert_int_equal(run("$T verify --spec q1s700_q1s90 --plan $D/edited.json && "
+                             "$T sim --spec q1s700_q1s90 --plan $D/edited.json",
+                             out, sizeof out, err, sizeof err),
+                         0);
+    }
+}
+
+/* auto says what it chose; its plan is that policy's. */
+static void test_auto(void **state)
+{
+    char out[1 << 16], err[4096];
+    (void)state;
+    assert_int_equal(
+        run("$T sim --spec q512s4k_20q1s2k --policy auto --format csv", out, sizeof out, err, sizeof err), 0);
+    assert_non_null(strstr(err, "auto: chose="));
+    assert_non_null(strstr(out, "auto,chose="));
+    assert_int_equal(
+        run("P=$($T plan --spec q512s4k_20q1s2k --policy auto --out $D/auto.json 2>&1 | sed "
+            "'s/.*chose=\\([a-z0-9_]*\\).*/\\1/') && $T plan --spec q512s4k_20q1s2k --policy $P | "
+            "sed s/$P/auto/ | cmp - $D/auto.json",
+            out, sizeof out, err, sizeof err),
+        0);
 }
 
 /* The CSV header is what scripts rely on; columns nobody can know are empty. */
@@ -267,9 +353,15 @@ static int remove_dir(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bad_input),       cmocka_unit_test(test_other_statuses),
-        cmocka_unit_test(test_plan_round_trip), cmocka_unit_test(test_csv),
-        cmocka_unit_test(test_replay),          cmocka_unit_test(test_public_bugs),
+        cmocka_unit_test(test_bad_input),
+        cmocka_unit_test(test_other_statuses),
+        cmocka_unit_test(test_plan_round_trip),
+        cmocka_unit_test(test_import),
+        cmocka_unit_test(test_edited_plan),
+        cmocka_unit_test(test_auto),
+        cmocka_unit_test(test_csv),
+        cmocka_unit_test(test_replay),
+        cmocka_unit_test(test_public_bugs),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }
