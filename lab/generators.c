@@ -9,6 +9,17 @@
 /* A generator is a batch spec, or a function for what a spec cannot say. */
 typedef enum status make_fn(const struct workload_params *p, struct workload *out, struct why *why);
 
+/* Lengths of one mixed step of a replay: budget 8192, 256 sequences, step 367 of those that hold both roles.
+ */
+static const char mooncake_step[] =
+    "q6482s6994_q1s1454_q1s23934_q1s5598_q1s13601_q1s2313_q1s1314_q1s2566_q1s11625_q1s15797_q1s"
+    "1274_q1s8175_q1s1287_q1s3328_q1s1424_q1s13571_q1s41375_q1s24913_q1s1189_q1s5945_q1s5388_q1"
+    "s10981_q1s9632_q1s2271_q1s2147_q1s1628_q1s1138_q1s11618_q1s2952_q1s18535_q1s21867_q1s1748_"
+    "q1s11155_q1s12170_q1s1195_q1s7639_q1s1266_q1s14506_q1s103003_q1s75582_q1s15312_q1s10194_q1"
+    "s4963_q1s4654_q1s970_q1s9995_q1s1250_q1s9343_q1s72000_q1s1403_q1s2164_q1s16610_q1s17080_q1"
+    "s1678_q1s1588_q1s16944_q1s20009_q1s1608_q1s9573_q1s6540_q1s13557_q1s917_q1s6317_q1s8787_q1"
+    "s38161_q1s5107";
+
 static make_fn make_power_law, make_shared_prefix, make_ragged;
 
 static const struct generator {
@@ -21,6 +32,8 @@ static const struct generator {
     {"two-giants", "two decodes at 32k beside 100 at 300", "2q1s32k_100q1s300", NULL},
     {"power-law-256", "256 decodes, lengths by a power law (exponent 1.2) from 128 to 131072", NULL,
      make_power_law},
+    {"mooncake-step", "a step of the Mooncake conversation trace: a chunk of 6482 and 65 decodes to 103003",
+     mooncake_step, NULL},
     {"shared-prefix-64", "64 decodes that share the pages of their first 8192 keys", NULL,
      make_shared_prefix},
     {"ragged", "a random mixed batch: up to 4 chunks and 64 decodes", NULL, make_ragged},

@@ -45,7 +45,8 @@ void run_note_failure(struct record *r, enum status status, const struct why *wh
     if (status == STATUS_MISMATCH)
         snprintf(text, sizeof text, "mismatch");
     else
-        snprintf(text, sizeof text, "%s: %.300s", status == STATUS_INVALID_PLAN ? "invalid" : "error", why->text);
+        snprintf(text, sizeof text, "%s: %.300s", status == STATUS_INVALID_PLAN ? "invalid" : "error",
+                 why->text);
     record_set_text(r->status, text);
 }
 

@@ -11,7 +11,7 @@ static const double slack_frac = 0.003;
 enum { MAX_ROUNDS = 6 };
 
 struct state {
-    const struct fill *f;
+    const struct fill_input *f;
     struct works *works;
     int32_t *work_begin;
     struct heap_slot *workers;
@@ -31,7 +31,7 @@ static void note_begin(const struct state *s, int32_t tile, int32_t head)
  * leaves between two of them. */
 static void choose_pool(struct state *s)
 {
-    const struct fill *f = s->f;
+    const struct fill_input *f = s->f;
     const double slack_ns = slack_frac * s->total_ns / f->n_workers;
     if (!f->cut) return;
     while (s->n_pool < f->n_tiles && (f->tiles[s->n_pool].ns - slack_ns) * f->n_workers > s->pool_ns)
@@ -53,7 +53,7 @@ static struct work whole_tile(const struct fill_tile *t, int32_t head)
 /* Step 2. */
 static enum status place_whole(struct state *s)
 {
-    const struct fill *f = s->f;
+    const struct fill_input *f = s->f;
     heap_reset(s->workers, f->n_workers);
     for (int32_t i = s->n_pool; i < f->n_tiles; i++)
         for (int32_t head = 0; head < f->n_heads; head++) {
@@ -192,7 +192,7 @@ static enum status level_out(struct state *s)
     return STATUS_OK;
 }
 
-enum status fill_workers(const struct fill *f, struct works works[2], int32_t *work_begin,
+enum status fill_workers(const struct fill_input *f, struct works works[2], int32_t *work_begin,
                          double *makespan_ns)
 {
     struct state s = {.f = f, .works = works, .work_begin = work_begin};

@@ -26,7 +26,7 @@ struct fill_tile {
     bool deferred; /* see struct work */
 };
 
-struct fill {
+struct fill_input {
     const struct fill_tile *tiles; /* longest first */
     int32_t n_tiles;
     int32_t n_heads, n_workers;
@@ -39,7 +39,7 @@ struct fill {
 /* Appends the pieces to works[role], with their kv head and list = worker; pieces of a tile and head follow
  * each other. work_begin, if not NULL, gets the index in works[role] of the first piece of (tile, head) at
  * [tile * n_heads + head]. *makespan_ns is the longest worker's work. */
-enum status fill_workers(const struct fill *f, struct works works[2], int32_t *work_begin,
+enum status fill_workers(const struct fill_input *f, struct works works[2], int32_t *work_begin,
                          double *makespan_ns);
 
 #endif

@@ -1,11 +1,11 @@
 /* fixed_split: batch-invariant attention: where a request is split depends on that request alone.
  *
  * Source: fixed split sizes of batch-invariant inference (FlashInfer's fixed_split_size, vLLM's and SGLang's
- * deterministic modes). Rule: every request takes tiles of 128 tokens of a q head (prefill) or 16 packed rows
- * (decode), and every tile's keys are cut at the multiples of chunk_tokens (rounded up to whole pages),
- * whatever else is in the batch; one fused grid, roles spread evenly over blockIdx by a rational remap, one
- * merge grid, and partials merged in key order. The same request gives the same bits in any batch, on any
- * GPU. */
+ * deterministic modes). Rule: a request whose packed rows fill one tile of 128 (decodes, short chunks) is cut
+ * at the multiples of chunk_tokens, rounded up to whole pages; longer prefills, which have tiles enough, are
+ * not cut. Decodes take tiles of 16 packed rows, all else tiles of 128. One fused grid, roles spread evenly
+ * over blockIdx by a rational remap, one merge grid, partials merged in key order: the same request gives the
+ * same bits in any batch, on any GPU. */
 #include "sched/works.h"
 
 static const struct policy_option options[] = {
@@ -16,13 +16,17 @@ static const struct policy_option options[] = {
 static enum status cut(const struct batch *b, const struct role_set *set, enum kernel_id kernel,
                        int64_t chunk, struct works *works)
 {
-    for (int32_t i = 0; i < set->n; i++)
-        for (int32_t t = 0; t < works_n_tiles(b, kernel, set->requests[i]); t++) {
-            struct tile tile = works_tile(b, kernel, set->requests[i], t);
+    for (int32_t i = 0; i < set->n; i++) {
+        const int32_t r = set->requests[i];
+        const int64_t keys =
+            packed_rows(b, r) <= kernel_row(KERNEL_FA2_PREFILL_128)->tile_q ? chunk : INT32_MAX;
+        for (int32_t t = 0; t < works_n_tiles(b, kernel, r); t++) {
+            struct tile tile = works_tile(b, kernel, r, t);
             /* a window moves with the token: cut at multiples of the chunk all the same */
-            tile.keys.begin -= (int32_t)(tile.keys.begin % chunk);
-            TRY(works_add_tile(works, set->requests[i], tile.row_begin, tile.row_end, tile.keys, chunk));
+            tile.keys.begin -= (int32_t)(tile.keys.begin % keys);
+            TRY(works_add_tile(works, r, tile.row_begin, tile.row_end, tile.keys, keys));
         }
+    }
     return STATUS_OK;
 }
 

@@ -306,14 +306,14 @@ static double piece_ns(const void *context, const struct fill_tile *t, int64_t k
 
 static enum status fill(struct planner *p, bool cut, double *ns)
 {
-    const struct fill f = {.tiles = p->tiles,
-                           .n_tiles = p->n_tiles,
-                           .n_heads = p->in->batch->shape.num_kv_heads,
-                           .n_workers = p->n_workers,
-                           .unit_keys = {piece_unit(p, WORK_PREFILL), piece_unit(p, WORK_DECODE)},
-                           .piece_ns = piece_ns,
-                           .context = p,
-                           .cut = cut};
+    const struct fill_input f = {.tiles = p->tiles,
+                                 .n_tiles = p->n_tiles,
+                                 .n_heads = p->in->batch->shape.num_kv_heads,
+                                 .n_workers = p->n_workers,
+                                 .unit_keys = {piece_unit(p, WORK_PREFILL), piece_unit(p, WORK_DECODE)},
+                                 .piece_ns = piece_ns,
+                                 .context = p,
+                                 .cut = cut};
     double makespan;
     p->works[0].n = p->works[1].n = 0;
     TRY(fill_workers(&f, p->works, p->work_begin, &makespan));

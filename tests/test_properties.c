@@ -22,7 +22,14 @@
 #include <string.h>
 
 enum { DEFAULT_BATCHES = 60, FIRST_SEED = 1000 };
-static const double max_pairs = 4e6;
+static const double max_pairs = 2e7;
+
+/* Query-key pairs x heads a batch may have: mostly small ones, which find most, and now and then a large one.
+ */
+static double pairs_of(uint64_t seed)
+{
+    return seed % 100 == 0 ? max_pairs : seed % 10 == 0 ? max_pairs / 10 : max_pairs / 50;
+}
 
 static uint64_t n_batches(void)
 {
@@ -108,7 +115,7 @@ static void test_policies_on_random_batches(void **state)
         struct machine m;
         struct truth truth;
         struct why why = {""};
-        random_batch(seed, max_pairs, &w);
+        random_batch(seed, pairs_of(seed), &w);
         test_machine(&w, &m);
         if (truth_create(&w, &truth, &why) != STATUS_OK)
             fail_msg("seed %llu: %s", (unsigned long long)seed, why.text);
@@ -193,7 +200,7 @@ static void test_order_of_requests_does_not_matter(void **state)
         struct machine m;
         struct truth truth;
         struct why why = {""};
-        random_batch(seed, max_pairs / 4, &w);
+        random_batch(seed, max_pairs / 20, &w);
         test_machine(&w, &m);
         reverse_requests(&w, &rev);
         assert_int_equal(truth_create(&w, &truth, &why), STATUS_OK);
