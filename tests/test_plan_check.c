@@ -371,6 +371,36 @@ static bool ctas_off(struct plan *p, const struct batch *b)
     return true;
 }
 
+/* A prefill behind a decode in a list of halves. */
+static bool halves_swapped(struct plan *p, const struct batch *b)
+{
+    const struct grid *g = &p->grids[0];
+    (void)b;
+    if (g->kernel != KERNEL_WARP_FUSED_128_64) return false;
+    for (int32_t l = 0; l < g->n_lists; l++) {
+        struct item *first = &p->items[p->list_indptr[l]], *last = &p->items[p->list_indptr[l + 1] - 1];
+        if (first->kernel == last->kernel) continue;
+        const struct item swap = *first;
+        *first = *last;
+        *last = swap;
+        return true;
+    }
+    return false;
+}
+
+/* Virtual CTAs without tickets to deal them out. */
+static bool lanes_without_tickets(struct plan *p, const struct batch *b)
+{
+    struct grid *g = &p->grids[0];
+    (void)b;
+    if (g->dispatch != DISPATCH_SM_TICKET || kernel_lanes(kernel_row((enum kernel_id)g->kernel)) == 1)
+        return false;
+    g->dispatch = DISPATCH_FIXED;
+    g->n_ctas = g->n_lists;
+    g->remap = (struct remap){.n_prefill = g->n_lists};
+    return true;
+}
+
 static bool no_such_dispatch(struct plan *p, const struct batch *b)
 {
     (void)b;
@@ -435,7 +465,7 @@ static bool other_batch(struct plan *p, const struct batch *b)
     X(direct_beside_merge) X(swapped_sources) X(dropped_source) X(source_twice) X(negative_source) \
     X(merge_order_flipped) X(merge_indptr_falls) X(merge_in_two_lists) X(merge_before_items) \
     X(item_in_no_list) X(remap_counts_off) X(remap_overflow) X(remap_unknown) X(ticket_counts_off) \
-    X(ctas_off) X(no_such_dispatch) X(grid_kernel_unknown) X(waits_for_itself) X(lists_outside) \
+    X(ctas_off) X(halves_swapped) X(lanes_without_tickets) X(no_such_dispatch) X(grid_kernel_unknown) X(waits_for_itself) X(lists_outside) \
     X(workspace_off) X(phantom_partials) X(other_batch)
 /* clang-format on */
 

@@ -10,6 +10,7 @@
 
 #include "lab/run.h"
 #include "sched/cost.h"
+#include "sched/plan_check.h"
 #include "sim/occupancy.h"
 #include "sim/residency.h"
 #include "tests/random_batch.h"
@@ -502,6 +503,144 @@ static void test_unlaunchable(void **state)
     workload_free(&w);
 }
 
+/* An SM_TICKET grid of n decodes on the kernel, no prefills. */
+static void ticket_decodes(const struct workload *w, enum kernel_id fused, struct plan *p)
+{
+    struct grid *g;
+    plan_begin(p, &w->batch);
+    assert_int_equal(plan_begin_grid(p, fused, DISPATCH_SM_TICKET, 0, &g), STATUS_OK);
+    assert_int_equal(plan_end_list(p), STATUS_OK);
+    for (int32_t r = 0; r < w->batch.n_requests; r++) {
+        const struct item item = {.group = r,
+                                  .row_end = 4,
+                                  .kv_end = w->kv_len[r],
+                                  .partial = -1,
+                                  .kernel = (uint16_t)kernel_row(fused)->fused_decode};
+        assert_int_equal(plan_add_item(p, &item), STATUS_OK);
+    }
+    assert_int_equal(plan_end_list(p), STATUS_OK);
+    assert_int_equal(plan_end_grid(p, 0), STATUS_OK);
+    plan_finish(p, &w->batch);
+}
+
+/* Virtual CTAs: 8 decodes on a kernel with 4 lanes are 2 CTAs, one an SM, whose lanes run side by side: 8 x
+ * 10 byte/ns of 30. One lane a CTA would be 8 CTAs in 2 rounds of 4. The ninth decode is a third CTA, beside
+ * the first. */
+static void test_virtual_ctas(void **state)
+{
+    struct workload w;
+    struct plan p = {0};
+    struct machine m = toy();
+    (void)state;
+    decodes("8q1s160", &w);
+    ticket_decodes(&w, KERNEL_POD_2, &p);
+    assert_int_equal(p.grids[0].n_ctas, 2);
+    struct sim_result r = simulate(&w, &m, &p);
+    assert_near(r.makespan_ns, 7 + 8 * decode_bytes(160) / 30 + 3);
+    assert_int_equal(r.ctas, 2);
+    for (int64_t i = 0; i < 8; i++) { /* by begin, SM, slot: four lanes of slot 0 on each */
+        assert_int_equal(r.spans[i].sm, i / 4);
+        assert_int_equal(r.spans[i].slot, i % 4);
+    }
+    sim_result_free(&r);
+    workload_free(&w);
+    decodes("9q1s160", &w);
+    ticket_decodes(&w, KERNEL_POD_2, &p);
+    r = simulate(&w, &m, &p);
+    assert_int_equal(r.ctas, 3);
+    assert_near(r.makespan_ns, 7 + 9 * decode_bytes(160) / 30 + 3);
+    sim_result_free(&r);
+    workload_free(&w);
+    m.gpu.hbm_bytes_per_ns = 1e6; /* a CTA lasts as long as its longest lane: the others do not draw again */
+    decodes("3q1s160_q1s1600_8q1s160", &w);
+    ticket_decodes(&w, KERNEL_POD_2, &p);
+    m.kernels.fit[KERNEL_POD_2].ctas_per_sm = 2;
+    r = simulate(&w, &m, &p);
+    assert_int_equal(r.ctas, 3);
+    assert_near(r.makespan_ns, 7 + decode_bytes(1600) / 10 + 3);
+    sim_result_free(&r);
+    plan_free(&p);
+    workload_free(&w);
+}
+
+/* Halves side by side: a CTA of a BESIDE kernel lasts as long as its slower half, and frees its slot only
+ * then. 3 CTAs on 2 SMs of one slot each: (160 | 320), (160 | 160), then (320 | none) on the SM that is free
+ * first. */
+static void test_beside(void **state)
+{
+    struct workload w;
+    struct plan p = {0};
+    struct machine m = toy();
+    static const int32_t lists[3][2] = {{0, 1}, {2, 3}, {4, -1}};
+    const struct kernel *k = kernel_row(KERNEL_WARP_FUSED_128_64);
+    (void)state;
+    m.gpu.hbm_bytes_per_ns = 1e6;
+    decodes("q1s160_q1s320_2q1s160_q1s320", &w);
+    plan_begin(&p, &w.batch);
+    assert_int_equal(plan_begin_grid(&p, KERNEL_WARP_FUSED_128_64, DISPATCH_FIXED, 0, NULL), STATUS_OK);
+    for (int l = 0; l < 3; l++) {
+        for (int half = 0; half < 2; half++) {
+            if (lists[l][half] < 0) continue;
+            for (int32_t row = 0; row < (half ? 1 : 4);
+                 row++) { /* head-major rows cannot cross heads: one each */
+                const int32_t request = lists[l][half];
+                const struct item item = {.group = request,
+                                          .row_begin = row,
+                                          .row_end = half ? 4 : row + 1,
+                                          .kv_end = w.kv_len[request],
+                                          .partial = -1,
+                                          .kernel = (uint16_t)(half ? k->fused_decode : k->fused_prefill)};
+                assert_int_equal(plan_add_item(&p, &item), STATUS_OK);
+            }
+        }
+        assert_int_equal(plan_end_list(&p), STATUS_OK);
+    }
+    assert_int_equal(plan_end_grid(&p, 0), STATUS_OK);
+    plan_finish(&p, &w.batch);
+    struct why why = {""};
+    if (plan_check(&p, &w.batch, &why) != STATUS_OK) fail_msg("%s", why.text);
+    struct sim_result r = simulate(&w, &m, &p);
+    /* a prefill half is four items of one row, 2 ns apart; the others one item of four rows */
+    const double row160 = (512.0 * 160 + 512) / 10, row320 = (512.0 * 320 + 512) / 10;
+    const double first = 4 * row160 + 3 * 2, third = 4 * row320 + 3 * 2;
+    const double slow_half = first > decode_bytes(320) / 10 ? first : decode_bytes(320) / 10;
+    const double other = first > decode_bytes(160) / 10 ? first : decode_bytes(160) / 10;
+    assert_near(r.makespan_ns, 7 + (slow_half < other ? slow_half : other) + 3 + 7 + third + 3);
+    double ideal;
+    assert_int_equal(cost_imbalance(&p, &w.batch, &m.gpu, &m.kernels, &ideal), STATUS_OK);
+    assert_true(ideal >= 1);
+    sim_result_free(&r);
+    plan_free(&p);
+    workload_free(&w);
+}
+
+/* stop_ns gives up once simulated time is past it. */
+static void test_stop(void **state)
+{
+    struct workload w;
+    struct plan p = {0};
+    const struct machine m = toy();
+    struct sim_result r;
+    struct why why = {""};
+    (void)state;
+    decodes("40q1s160", &w);
+    one_each(&w, &p);
+    r = simulate(&w, &m, &p);
+    const double whole = r.makespan_ns;
+    assert_false(r.stopped);
+    assert_int_equal(r.items_done, 40);
+    sim_result_free(&r);
+    const struct sim_options half = {.stop_ns = whole / 2}, past = {.stop_ns = whole * 1.01};
+    assert_int_equal(sim_run(&w.batch, &m.gpu, &m.kernels, &p, &half, &r, &why), STATUS_OK);
+    assert_true(r.stopped && r.makespan_ns > whole / 2 && r.makespan_ns < whole && r.items_done < 40);
+    sim_result_free(&r);
+    assert_int_equal(sim_run(&w.batch, &m.gpu, &m.kernels, &p, &past, &r, &why), STATUS_OK);
+    assert_true(!r.stopped && r.makespan_ns == whole);
+    sim_result_free(&r);
+    plan_free(&p);
+    workload_free(&w);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -518,6 +657,9 @@ int main(void)
         cmocka_unit_test(test_scale_invariance),
         cmocka_unit_test(test_spans_are_lanes),
         cmocka_unit_test(test_measured_order),
+        cmocka_unit_test(test_virtual_ctas),
+        cmocka_unit_test(test_beside),
+        cmocka_unit_test(test_stop),
         cmocka_unit_test(test_unlaunchable),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
