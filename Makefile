@@ -98,9 +98,9 @@ format-check: ## is all code laid out?
 sanitize: ## tests under AddressSanitizer and UBSan
 	$(Q)$(MAKE) --no-print-directory SAN=address,undefined test
 
-soak: all ## properties on many more random batches (TANDEM_FUZZ_BATCHES, default 3000)
+soak: all ## properties on 100,000 random batches (TANDEM_FUZZ_BATCHES; TANDEM_FUZZ_FIRST goes on after an interruption)
 	$(Q)$(MAKE) --no-print-directory $(BUILD)/tests/test_properties
-	$(Q)TANDEM_FUZZ_BATCHES=$${TANDEM_FUZZ_BATCHES:-3000} $(BUILD)/tests/test_properties
+	$(Q)TANDEM_FUZZ_BATCHES=$${TANDEM_FUZZ_BATCHES:-100000} $(BUILD)/tests/test_properties
 
 link-line: # for tests/run_mutants.sh: compiler, flags, libraries, objects
 	@printf '%s\n' '$(CC)' '$(ALL_CFLAGS)' '$(LDLIBS) -lcmocka' '$(LIB_OBJ) $(TEST_LIB)'

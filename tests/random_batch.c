@@ -118,6 +118,33 @@ void random_batch(uint64_t seed, double max_pairs, struct workload *out)
     snprintf(out->name, sizeof out->name, "random-%llu", (unsigned long long)seed);
 }
 
+enum { MAX_LARGE = 64, MAX_LARGE_KEYS = 1 << 22 };
+
+void random_large_batch(uint64_t seed, struct workload *out)
+{
+    struct rng r = {seed};
+    struct why why = {""};
+    const struct workload_params p = random_params(&r);
+    int32_t qo_len[MAX_LARGE], kv_len[MAX_LARGE], n = 0;
+    const int32_t want = between(&r, 1, MAX_LARGE);
+    int64_t keys = 0, rows = 0;
+    for (int32_t i = 0; i < want; i++) {
+        const bool prefill = rng_below(&r, 4) == 0;
+        qo_len[n] = prefill ? between(&r, 1, 1 << between(&r, 1, 13)) : 1;
+        if (prefill && rng_below(&r, 20) == 0) qo_len[n] = between(&r, 8193, 13353);
+        kv_len[n] = qo_len[n] + between(&r, 0, 1 << between(&r, 0, 20)) - 1;
+        keys += kv_len[n];
+        rows += (int64_t)qo_len[n] * p.shape.num_qo_heads;
+        if ((keys > MAX_LARGE_KEYS || rows > 1 << 20) && n > 0) break;
+        n++;
+    }
+    must(workload_from_lengths(qo_len, kv_len, n, &p, out, &why), &why, "random_large_batch");
+    must(workload_assign_pages(out, p.seed, &why), &why, "random_large_batch");
+    if (rng_below(&r, 3) == 0) share_prefixes(&r, out);
+    must(workload_finish(out, &why), &why, "random_large_batch");
+    snprintf(out->name, sizeof out->name, "large-%llu", (unsigned long long)seed);
+}
+
 void spec_batch(const char *spec, int32_t page_size, struct workload *out)
 {
     struct workload_params p = workload_default_params();

@@ -9,6 +9,9 @@
  * x heads. */
 void random_batch(uint64_t seed, double max_pairs, struct workload *out);
 
+/* Large ones for planning only: 1 to 64 requests, q 1 to 13353, kv to 2^20, the same heads and pages. */
+void random_large_batch(uint64_t seed, struct workload *out);
+
 /* The workload of a spec under a page size, 32/8 heads; fails the test when it cannot be made. */
 void spec_batch(const char *spec, int32_t page_size, struct workload *out);
 

@@ -20,6 +20,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 enum { DEFAULT_BATCHES = 60, FIRST_SEED = 1000 };
 static const double max_pairs = 2e7;
@@ -31,10 +32,26 @@ static double pairs_of(uint64_t seed)
     return seed % 100 == 0 ? max_pairs : seed % 10 == 0 ? max_pairs / 10 : max_pairs / 50;
 }
 
+/* TANDEM_FUZZ_FIRST moves on where an earlier run ended. */
+static uint64_t first_seed(void)
+{
+    const char *text = getenv("TANDEM_FUZZ_FIRST");
+    return text && atoll(text) > 0 ? (uint64_t)atoll(text) : FIRST_SEED;
+}
+
 static uint64_t n_batches(void)
 {
     const char *text = getenv("TANDEM_FUZZ_BATCHES");
     return text && atoi(text) > 0 ? (uint64_t)atoi(text) : DEFAULT_BATCHES;
+}
+
+/* One line on a terminal, and where a long run stands for whoever interrupts it. */
+static void show_progress(uint64_t seed)
+{
+    const uint64_t done = seed - first_seed();
+    if (done % 50 == 0 && isatty(2))
+        fprintf(stderr, "\r%llu of %llu batches (TANDEM_FUZZ_FIRST=%llu goes on here) ",
+                (unsigned long long)done, (unsigned long long)n_batches(), (unsigned long long)seed);
 }
 
 /* Planning that succeeds or fails the test with the reason. */
@@ -110,11 +127,12 @@ static void check_simulation(const struct workload *w, const struct machine *m, 
 static void test_policies_on_random_batches(void **state)
 {
     (void)state;
-    for (uint64_t seed = FIRST_SEED; seed < FIRST_SEED + n_batches(); seed++) {
+    for (uint64_t seed = first_seed(); seed < first_seed() + n_batches(); seed++) {
         struct workload w;
         struct machine m;
         struct truth truth;
         struct why why = {""};
+        show_progress(seed);
         random_batch(seed, pairs_of(seed), &w);
         test_machine(&w, &m);
         if (truth_create(&w, &truth, &why) != STATUS_OK)
@@ -230,6 +248,28 @@ static void test_order_of_requests_does_not_matter(void **state)
     }
 }
 
+/* Batches too large to execute: planned and proved, with a sane imbalance. */
+static void test_plans_of_large_batches(void **state)
+{
+    (void)state;
+    for (uint64_t seed = first_seed(); seed < first_seed() + n_batches() / 10 + 1; seed++) {
+        struct workload w;
+        struct machine m;
+        random_large_batch(seed, &w);
+        test_machine(&w, &m);
+        for (int32_t i = 0; i < policy_count(); i++) {
+            struct plan plan = {0};
+            double imbalance;
+            plan_or_fail(policy_at(i), &w, &m, &plan);
+            assert_int_equal(cost_imbalance(&plan, &w.batch, &m.gpu, &m.kernels, &imbalance), STATUS_OK);
+            if (!(imbalance >= 1 - 1e-9 || isnan(imbalance)))
+                fail_msg("%s, %s: imbalance %g", policy_at(i)->name, w.name, imbalance);
+            plan_free(&plan);
+        }
+        workload_free(&w);
+    }
+}
+
 /* Nothing to do is a plan too: no requests, requests without rows. */
 static void test_empty_batches(void **state)
 {
@@ -258,6 +298,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_policies_on_random_batches),
+        cmocka_unit_test(test_plans_of_large_batches),
         cmocka_unit_test(test_order_of_requests_does_not_matter),
         cmocka_unit_test(test_empty_batches),
     };
