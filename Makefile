@@ -27,10 +27,11 @@ LDLIBS     := $(OPENBLAS_LIBS) -ljansson -linih -lm
 LIB_SRC  := $(filter-out lab/main.c,$(wildcard sched/*.c ref/*.c sim/*.c cuda/*.c lab/*.c))
 LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o)
 TEST_SRC := $(wildcard tests/test_*.c)
-TEST_LIB := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(TEST_SRC),$(wildcard tests/*.c)))
+BENCH_SRC := $(wildcard tests/bench_*.c)
+TEST_LIB := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(TEST_SRC) $(BENCH_SRC),$(wildcard tests/*.c)))
 TESTS    := $(TEST_SRC:%.c=$(BUILD)/%)
 
-.PHONY: all tandem demo test run-tests link-line deps check-deps help showconfig check-includes format format-check sanitize soak mutants clean FORCE
+.PHONY: all tandem demo test run-tests link-line deps check-deps help showconfig check-includes format format-check sanitize soak bench mutants clean FORCE
 .SECONDARY:
 
 all: ## build ./tandem (default)
@@ -44,6 +45,9 @@ $(BUILD)/tandem: $(BUILD)/lab/main.o $(LIB_OBJ)
 
 $(BUILD)/tests/test_%: $(BUILD)/tests/test_%.o $(TEST_LIB) $(LIB_OBJ)
 	$(Q)$(CC) $(ALL_CFLAGS) -o $@ $^ $(LDLIBS) -lcmocka
+
+$(BUILD)/tests/bench_%: $(BUILD)/tests/bench_%.o $(TEST_LIB) $(LIB_OBJ)
+	$(Q)$(CC) $(ALL_CFLAGS) -o $@ $^ $(LDLIBS)
 
 $(BUILD)/%.o: %.c
 	$(Q)mkdir -p $(@D)
@@ -101,6 +105,10 @@ sanitize: ## tests under AddressSanitizer and UBSan
 soak: all ## properties on 100,000 random batches (TANDEM_FUZZ_BATCHES; TANDEM_FUZZ_FIRST goes on after an interruption)
 	$(Q)$(MAKE) --no-print-directory $(BUILD)/tests/test_properties
 	$(Q)TANDEM_FUZZ_BATCHES=$${TANDEM_FUZZ_BATCHES:-100000} $(BUILD)/tests/test_properties
+
+bench: all ## planning cost of every policy, against limits
+	$(Q)$(MAKE) --no-print-directory $(BUILD)/tests/bench_planning
+	$(Q)TANDEM_GPU_DIR=sim/gpus $(BUILD)/tests/bench_planning
 
 link-line: # for tests/run_mutants.sh: compiler, flags, libraries, objects
 	@printf '%s\n' '$(CC)' '$(ALL_CFLAGS)' '$(LDLIBS) -lcmocka' '$(LIB_OBJ) $(TEST_LIB)'

@@ -54,6 +54,11 @@ static struct work whole_tile(const struct fill_tile *t, int32_t head)
 static enum status place_whole(struct state *s)
 {
     const struct fill_input *f = s->f;
+    int64_t n[2] = {s->works[0].n, s->works[1].n};
+    for (int32_t i = 0; i < f->n_tiles; i++)
+        n[f->tiles[i].role] += f->n_heads;
+    for (int role = 0; role < 2; role++)
+        TRY(works_reserve(&s->works[role], n[role] + (n[role] > 0 ? f->n_workers : 0)));
     heap_reset(s->workers, f->n_workers);
     for (int32_t i = s->n_pool; i < f->n_tiles; i++)
         for (int32_t head = 0; head < f->n_heads; head++) {

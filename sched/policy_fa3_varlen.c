@@ -105,10 +105,16 @@ static enum status add_tile(struct prepare *p, const struct sequence *s, int32_t
     return STATUS_OK;
 }
 
+/* Where all heads fit L2 together, one work stands for all of them: heads are innermost then as well. */
 static enum status add_sequence(struct prepare *p, const struct sequence *s)
 {
     const struct batch *b = p->in->batch;
     const int32_t heads = b->shape.num_kv_heads, section = heads_in_l2(b, s->n);
+    if (section == heads) {
+        for (int32_t tile = (int32_t)s->m; tile-- > 0;)
+            TRY(add_tile(p, s, tile, WORK_ALL_HEADS));
+        return STATUS_OK;
+    }
     for (int32_t first = 0; first < heads; first += section)
         for (int32_t tile = (int32_t)s->m; tile-- > 0;)
             for (int32_t head = first; head < heads && head < first + section; head++)
@@ -118,7 +124,7 @@ static enum status add_sequence(struct prepare *p, const struct sequence *s)
 
 static enum status plan_sequences(struct prepare *p, struct plan *out)
 {
-    const struct works_emit emit = {.works = &p->works, .kernel = KERNEL_FA3_PACKED_128};
+    const struct works_emit emit = {.works = &p->works, .kernel = KERNEL_FA3_PACKED_128, .heads_inner = true};
     prepare_sequences(p);
     for (int32_t i = 0; i < p->n_sequences; i++)
         TRY(add_sequence(p, &p->sequences[i]));

@@ -273,12 +273,12 @@ static double merge_ns(const struct planner *p, double partial_rows)
            2 * partial_rows * row_bytes / gpu->hbm_bytes_per_ns;
 }
 
-static double count_partial_rows(const struct planner *p)
+static double count_partial_rows(const struct planner *p, const struct works works[2])
 {
     double rows = 0;
     for (int role = 0; role < 2; role++)
-        for (int32_t i = 0; i < p->works[role].n; i++) {
-            const struct work *w = &p->works[role].data[i];
+        for (int32_t i = 0; i < works[role].n; i++) {
+            const struct work *w = &works[role].data[i];
             const double heads = w->kv_head == WORK_ALL_HEADS ? p->in->batch->shape.num_kv_heads : 1;
             if (w->n_chunks > 1 || w->deferred) rows += heads * (w->row_end - w->row_begin);
         }
@@ -304,36 +304,66 @@ static double piece_ns(const void *context, const struct fill_tile *t, int64_t k
         .ns;
 }
 
-static enum status fill(struct planner *p, bool cut, double *ns)
+/* One way to fill: the works it makes and its estimated time. */
+struct filled {
+    struct works works[2];
+    int32_t *begin;
+    double ns;
+};
+
+static void filled_free(struct filled *x)
 {
+    works_free(&x->works[0]);
+    works_free(&x->works[1]);
+    free(x->begin);
+}
+
+static enum status fill(const struct planner *p, bool cut, struct filled *out)
+{
+    const int32_t heads = p->in->batch->shape.num_kv_heads;
     const struct fill_input f = {.tiles = p->tiles,
                                  .n_tiles = p->n_tiles,
-                                 .n_heads = p->in->batch->shape.num_kv_heads,
+                                 .n_heads = heads,
                                  .n_workers = p->n_workers,
                                  .unit_keys = {piece_unit(p, WORK_PREFILL), piece_unit(p, WORK_DECODE)},
                                  .piece_ns = piece_ns,
                                  .context = p,
                                  .cut = cut};
     double makespan;
-    p->works[0].n = p->works[1].n = 0;
-    TRY(fill_workers(&f, p->works, p->work_begin, &makespan));
+    *out = (struct filled){.begin = malloc(((size_t)p->n_tiles * (size_t)heads + 1) * sizeof *out->begin)};
+    if (!out->begin) return STATUS_NO_MEMORY;
+    TRY(fill_workers(&f, out->works, out->begin, &makespan));
     /* the end, when some workers are idle, is too thin to fill the chip: it takes its time whatever binds
      * before */
-    *ns = estimate_ns(p) + makespan - bounds_of(p).spread_ns + merge_ns(p, count_partial_rows(p));
+    out->ns =
+        estimate_ns(p) + makespan - bounds_of(p).spread_ns + merge_ns(p, count_partial_rows(p, out->works));
     return STATUS_OK;
+}
+
+static bool is_cut(const struct filled *x)
+{
+    for (int role = 0; role < 2; role++)
+        for (int32_t i = 0; i < x->works[role].n; i++)
+            if (x->works[role].data[i].n_chunks > 1) return true;
+    return false;
 }
 
 /* Cut, unless leaving all tiles whole is as fast. Whole tiles take at least as long as the longest. */
 static enum status make_lists(struct planner *p)
 {
-    double cut_ns, whole_ns;
-    p->work_begin =
-        malloc(((size_t)p->n_tiles * (size_t)p->in->batch->shape.num_kv_heads + 1) * sizeof *p->work_begin);
-    if (!p->work_begin) return STATUS_NO_MEMORY;
-    TRY(fill(p, true, &cut_ns));
-    if (p->longest_ns[0] > cut_ns || p->longest_ns[1] > cut_ns) return STATUS_OK;
-    TRY(fill(p, false, &whole_ns));
-    return whole_ns <= cut_ns ? STATUS_OK : fill(p, true, &cut_ns);
+    struct filled cut = {0}, whole = {0};
+    enum status status = fill(p, true, &cut);
+    if (status == STATUS_OK && is_cut(&cut) && p->longest_ns[0] <= cut.ns && p->longest_ns[1] <= cut.ns)
+        status = fill(p, false, &whole);
+    if (status == STATUS_OK) {
+        struct filled *best = whole.begin && whole.ns <= cut.ns ? &whole : &cut;
+        memcpy(p->works, best->works, sizeof p->works);
+        p->work_begin = best->begin;
+        *best = (struct filled){0};
+    }
+    filled_free(&cut);
+    filled_free(&whole);
+    return status;
 }
 
 /* ---- both roles: queues */
@@ -388,7 +418,7 @@ static double queues_ns(const struct planner *p, const struct grain *g)
         p->longest_ns[WORK_DECODE] < g->least_decode_ns ? p->longest_ns[WORK_DECODE] : g->least_decode_ns;
     const double end = bounds_of(p).spread_ns + (prefill > decode ? prefill : decode) / 2;
     const double chip = chip_bound_ns(p);
-    return (end > chip ? end : chip) + merge_ns(p, count_partial_rows(p));
+    return (end > chip ? end : chip) + merge_ns(p, count_partial_rows(p, p->works));
 }
 
 /* Cuts as finely as pays; then into longer pieces until the partial rows stay within 2 x slots x tile rows.
@@ -404,14 +434,15 @@ static enum status choose_grain(struct planner *p, struct grain *g)
             g->max_prefill_pieces = pieces;
             g->least_decode_ns = whole_ns / (fine ? FINE_PIECES : COARSE_PIECES);
             TRY(cut_queues(p, g));
-            if (queues_ns(p, g) < best_ns && (best_ns == INFINITY || count_partial_rows(p) <= most_rows)) {
+            if (queues_ns(p, g) < best_ns &&
+                (best_ns == INFINITY || count_partial_rows(p, p->works) <= most_rows)) {
                 best_ns = queues_ns(p, g);
                 best = *g;
             }
         }
     *g = best;
     TRY(cut_queues(p, g));
-    while (count_partial_rows(p) > most_rows && g->min_keys <= INT32_MAX / 2) {
+    while (count_partial_rows(p, p->works) > most_rows && g->min_keys <= INT32_MAX / 2) {
         g->min_keys *= 2;
         TRY(cut_queues(p, g));
     }

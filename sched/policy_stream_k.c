@@ -28,6 +28,8 @@ struct dealer {
     int32_t n_workers;
     bool by_cost;
     double total, dealt; /* weight */
+    int32_t worker;      /* who takes the next iteration: the one whose share holds `dealt` */
+    double border;       /* where that share ends */
     struct works works[2];
 };
 
@@ -64,37 +66,31 @@ static double add_up(const struct dealer *d)
     return total * b->shape.num_kv_heads;
 }
 
-/* The worker that takes the next iteration: the one whose share `dealt` is in. */
-static int32_t worker_at(const struct dealer *d, double dealt)
+static void set_worker(struct dealer *d, int32_t worker)
 {
-    const double at = dealt / d->total * d->n_workers;
-    return at < d->n_workers - 1 ? (int32_t)at : d->n_workers - 1;
+    d->worker = worker;
+    d->border = (worker + 1.0) / d->n_workers * d->total;
 }
 
-/* Cuts one tile and head at the workers' borders and gives the pieces their worker. */
-static enum status deal_tile(struct dealer *d, enum work_role role, int32_t request, int32_t head,
-                             const struct tile *t)
+/* Cuts n iterations of `one` weight each, a tile for one head, at the workers' borders and gives the pieces
+ * their worker. */
+static enum status deal_tile(struct dealer *d, struct works *works, int32_t tile_kv, int32_t n, double one,
+                             struct work w)
 {
-    struct works *works = &d->works[role];
-    const int32_t n = iterations(d, role, t), first = works->n,
-                  tile_kv = d->in->kernels->fit[kernels[role]].tile_kv;
-    const double one = weight(d, role, t);
-    struct work w = {.request = request,
-                     .row_begin = t->row_begin,
-                     .row_end = t->row_end,
-                     .kv_begin = t->keys.begin,
-                     .kv_end = t->keys.begin,
-                     .kv_head = head};
+    const int32_t first = works->n, keys_begin = w.kv_begin, keys_end = w.kv_end;
     for (int32_t done = 0; done < n || (n == 0 && w.chunk == 0);) {
-        w.list = worker_at(d, d->dealt);
-        /* iterations whose start lies before the worker's border, by the same formula as worker_at */
-        const double border = (w.list + 1.0) / d->n_workers * d->total;
-        int32_t more = (int32_t)ceil((border - d->dealt) / one);
+        while (d->dealt >= d->border && d->worker < d->n_workers - 1)
+            set_worker(d, d->worker + 1);
+        /* iterations that begin before the worker's border */
+        int32_t more = n - done;
+        if (d->worker < d->n_workers - 1 && d->dealt + more * one > d->border)
+            more = (int32_t)ceil((d->border - d->dealt) / one);
         if (more < 1) more = 1;
-        if (more > n - done || w.list == d->n_workers - 1) more = n - done;
+        if (more > n - done) more = n - done;
         done += more;
         d->dealt += more * one;
-        w.kv_end = done < n ? t->keys.begin + done * tile_kv : t->keys.end;
+        w.list = d->worker;
+        w.kv_end = done < n ? keys_begin + done * tile_kv : keys_end;
         TRY(works_add(works, &w));
         w.kv_begin = w.kv_end;
         w.chunk++;
@@ -104,16 +100,32 @@ static enum status deal_tile(struct dealer *d, enum work_role role, int32_t requ
     return STATUS_OK;
 }
 
-static enum status deal_all(struct dealer *d)
+static enum status deal_request(struct dealer *d, int32_t request)
 {
     const struct batch *b = d->in->batch;
+    const enum work_role role = role_of(b, request);
+    const int32_t n_tiles = works_n_tiles(b, kernels[role], request), heads = b->shape.num_kv_heads;
+    for (int32_t head = 0; head < heads; head++)
+        for (int32_t i = 0; i < n_tiles; i++) {
+            const struct tile t = works_tile(b, kernels[role], request, i);
+            const struct work w = {.request = request,
+                                   .row_begin = t.row_begin,
+                                   .row_end = t.row_end,
+                                   .kv_begin = t.keys.begin,
+                                   .kv_end = t.keys.end,
+                                   .kv_head = head};
+            TRY(deal_tile(d, &d->works[role], d->in->kernels->fit[kernels[role]].tile_kv,
+                          iterations(d, role, &t), weight(d, role, &t), w));
+        }
+    return STATUS_OK;
+}
+
+static enum status deal_all(struct dealer *d)
+{
     d->total = add_up(d);
-    for (int32_t r = 0; r < b->n_requests; r++)
-        for (int32_t head = 0; head < b->shape.num_kv_heads; head++)
-            for (int32_t i = 0; i < works_n_tiles(b, kernels[role_of(b, r)], r); i++) {
-                const struct tile t = works_tile(b, kernels[role_of(b, r)], r, i);
-                TRY(deal_tile(d, role_of(b, r), r, head, &t));
-            }
+    set_worker(d, 0);
+    for (int32_t r = 0; r < d->in->batch->n_requests; r++)
+        TRY(deal_request(d, r));
     return STATUS_OK;
 }
 

@@ -34,6 +34,10 @@ static enum status pair_role(const struct policy_input *in, const struct role_se
                              struct works *works)
 {
     const struct batch *b = in->batch;
+    int64_t n = 0;
+    for (int32_t i = 0; i < set->n; i++)
+        n += (int64_t)works_n_tiles(b, k, set->requests[i]) * b->shape.num_kv_heads;
+    TRY(works_reserve(works, n));
     for (int32_t i = 0; i < set->n; i++)
         for (int32_t t = 0; t < works_n_tiles(b, k, set->requests[i]); t++) {
             const struct tile tile = works_tile(b, k, set->requests[i], t);

@@ -9,16 +9,20 @@ void works_free(struct works *w)
     memset(w, 0, sizeof *w);
 }
 
+enum status works_reserve(struct works *w, int64_t n)
+{
+    if (n <= w->cap) return STATUS_OK;
+    if (n > INT32_MAX) return STATUS_TOO_LARGE;
+    struct work *data = realloc(w->data, (size_t)n * sizeof *data);
+    if (!data) return STATUS_NO_MEMORY;
+    w->data = data;
+    w->cap = (int32_t)n;
+    return STATUS_OK;
+}
+
 enum status works_add(struct works *w, const struct work *work)
 {
-    if (w->n == w->cap) {
-        if (w->cap > INT32_MAX / 2) return STATUS_TOO_LARGE;
-        const int32_t cap = w->cap ? w->cap * 2 : 64;
-        struct work *data = realloc(w->data, (size_t)cap * sizeof *data);
-        if (!data) return STATUS_NO_MEMORY;
-        w->data = data;
-        w->cap = cap;
-    }
+    if (w->n == w->cap) TRY(works_reserve(w, w->cap ? 2 * (int64_t)w->cap : 64));
     w->data[w->n++] = *work;
     return STATUS_OK;
 }

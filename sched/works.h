@@ -29,6 +29,9 @@ struct works {
 
 void works_free(struct works *w);
 
+/* Makes room for n works in all, so that adding them does not copy. */
+enum status works_reserve(struct works *w, int64_t n);
+
 /* Appends one work as it is. */
 enum status works_add(struct works *w, const struct work *work);
 
