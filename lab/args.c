@@ -11,7 +11,7 @@
 #include <string.h>
 
 #define WITH_PLANS    (COMMAND_PLAN | COMMAND_VERIFY | COMMAND_SIM | COMMAND_COMPARE | COMMAND_BENCH)
-#define WITH_WORKLOAD (WITH_PLANS | COMMAND_CHECK)
+#define WITH_WORKLOAD (WITH_PLANS | COMMAND_CHECK | COMMAND_IMPORT)
 #define ALL_COMMANDS  (WITH_WORKLOAD | COMMAND_LIST | COMMAND_REPLAY | COMMAND_PROBE)
 
 /* Flags in the order of --help: name, value's name (NULL: none), commands, text. The enum below must match.
@@ -46,13 +46,16 @@
     X(OPTION, "option", "[P:]N=V", WITH_PLANS | COMMAND_REPLAY, "set a policy's option; repeatable")        \
     X(PLAN, "plan", "FILE", COMMAND_CHECK | COMMAND_VERIFY | COMMAND_SIM | COMMAND_BENCH,                   \
       "a saved plan, - for stdin")                                                                          \
-    X(GPU, "gpu", "G", WITH_PLANS | COMMAND_REPLAY | COMMAND_LIST, "profile name or .ini file (h200)")      \
+    X(ARRAYS, "arrays", "FILE", COMMAND_IMPORT, "FlashInfer's FA2 plan arrays, JSON; - for stdin")          \
+    X(GPU, "gpu", "G", WITH_PLANS | COMMAND_REPLAY | COMMAND_LIST | COMMAND_IMPORT,                         \
+      "profile name or .ini file (h200)")                                                                   \
     X(EXECUTOR, "executor", "E", COMMAND_VERIFY, "ref or cuda (ref)")                                       \
     X(NO_VERIFY, "no-verify", NULL, COMMAND_COMPARE, "skip execution and comparison")                       \
     X(PLOT, "plot", "DIR", COMMAND_COMPARE, "draw the pictures into DIR")                                   \
     X(TIMELINE, "timeline", "FILE", COMMAND_SIM, "write a trace for Perfetto, JSON")                        \
     X(SPANS, "spans", "FILE", COMMAND_SIM | COMMAND_BENCH, "write every item's span, CSV")                  \
-    X(OUT, "out", "FILE", COMMAND_PLAN | COMMAND_REPLAY | COMMAND_PROBE, "output file (stdout)")            \
+    X(OUT, "out", "FILE", COMMAND_PLAN | COMMAND_REPLAY | COMMAND_PROBE | COMMAND_IMPORT,                   \
+      "output file (stdout)")                                                                               \
     X(FORMAT, "format", "F", ALL_COMMANDS, "table, csv or json")                                            \
     X(THREADS, "threads", "N", ALL_COMMANDS, "CPU threads")                                                 \
     X(QUIET, "quiet", NULL, ALL_COMMANDS, "no progress, no remarks")                                        \
@@ -86,6 +89,9 @@ static const struct {
     {COMMAND_CHECK, "tandem check WORKLOAD --plan plan.json",
      "Proves a plan, ours or anybody's: every visible key computed once, every row written once.",
      "tandem plan --spec q4k_8q1s1k --policy pod | tandem check --spec q4k_8q1s1k --plan -"},
+    {COMMAND_IMPORT, "tandem import WORKLOAD --arrays FILE.json [--gpu G] [--out plan.json]",
+     "Turns the arrays of a FlashInfer FA2 plan into a plan, as they are: tandem check proves it.",
+     "tandem import --batch batch.json --arrays arrays.json | tandem check --batch batch.json --plan -"},
     {COMMAND_VERIFY, "tandem verify WORKLOAD --policy P|all|--plan F [--executor ref|cuda]",
      "Executes plans and compares them with attention in double precision.",
      "tandem verify --spec q512s4k_16q1s2k --policy all"},
@@ -253,6 +259,8 @@ static const char **text_field(enum flag_id flag, struct args *a)
         return &a->policy;
     case FLAG_PLAN:
         return &a->plan;
+    case FLAG_ARRAYS:
+        return &a->arrays;
     case FLAG_GPU:
         return &a->gpu;
     case FLAG_EXECUTOR:
@@ -326,6 +334,8 @@ static enum status check_whole(const struct args *a, struct why *why)
         return status_fail(why, STATUS_BAD_INPUT, "expected one of --policy and --plan");
     if (a->command == COMMAND_PLAN && !a->policy)
         return status_fail(why, STATUS_BAD_INPUT, "expected --policy");
+    if (a->command == COMMAND_IMPORT && !a->arrays)
+        return status_fail(why, STATUS_BAD_INPUT, "expected --arrays");
     if (a->command == COMMAND_CHECK && !a->plan) return status_fail(why, STATUS_BAD_INPUT, "expected --plan");
     if (a->executor && strcmp(a->executor, "ref") != 0 && strcmp(a->executor, "cuda") != 0)
         return status_fail(why, STATUS_BAD_INPUT, "--executor %.60s: expected ref or cuda", a->executor);

@@ -20,7 +20,8 @@ enum args_command {
     COMMAND_COMPARE = 32,
     COMMAND_REPLAY = 64,
     COMMAND_BENCH = 128,
-    COMMAND_PROBE = 256
+    COMMAND_PROBE = 256,
+    COMMAND_IMPORT = 512
 };
 
 struct args {
@@ -29,7 +30,7 @@ struct args {
     /* the workload: exactly one of the four */
     const char *spec, *batch, *batches, *workload;
     struct workload_params params;
-    const char *policy, *plan, *gpu, *executor;
+    const char *policy, *plan, *arrays, *gpu, *executor;
     const char *options[ARGS_MAX_OPTIONS]; /* [policy:]name=value as given */
     int32_t n_options;
     enum args_format format;

@@ -9,6 +9,7 @@
 int cmd_list(int argc, char **argv);
 int cmd_plan(int argc, char **argv);
 int cmd_check(int argc, char **argv);
+int cmd_import(int argc, char **argv);
 int cmd_verify(int argc, char **argv);
 int cmd_sim(int argc, char **argv);
 int cmd_compare(int argc, char **argv);
@@ -20,6 +21,10 @@ int command_fail(enum status status, const struct why *why);
 
 /* Flushes stdout; a full disk there is an error like any other. */
 int command_finish(int exit_code);
+
+/* Writes the plan to --out, or stdout; `policy` is a name for the reader. */
+enum status command_write_plan(const struct args *a, const struct plan *plan, const struct machine *m,
+                               const char *policy, struct why *why);
 
 /* Rows collected by a command, printed in the chosen format at its end. */
 struct rows {

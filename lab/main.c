@@ -16,6 +16,7 @@ static const struct {
     {"list", cmd_list, "policies, gpus, kernels, models, workloads"},
     {"plan", cmd_plan, "print or save a plan"},
     {"check", cmd_check, "is this plan (ours or anybody's) valid?"},
+    {"import", cmd_import, "make a plan of another planner's arrays"},
     {"verify", cmd_verify, "execute plans, compare with attention in double precision"},
     {"sim", cmd_sim, "simulate plans SM by SM, with timelines"},
     {"replay", cmd_replay, "turn a trace into the mixed batches an engine would form"},
@@ -56,7 +57,8 @@ int main(int argc, char **argv)
     for (int i = 0; argc >= 2 && i < N_COMMANDS; i++)
         if (strcmp(argv[1], commands[i].name) == 0) return commands[i].run(argc - 1, argv + 1);
     if (argc < 2)
-        fputs("tandem: expected a command: compare, list, plan, check, verify, sim, replay, bench, probe "
+        fputs("tandem: expected a command: compare, list, plan, check, import, verify, sim, replay, bench, "
+              "probe "
               "(tandem --help)\n",
               stderr);
     else
