@@ -210,6 +210,30 @@ static void test_random_batches(void **state)
     }
 }
 
+/* Any tile and chunk, not only those the planner would choose: graphs plan for the worst case, and callers
+ * fix the split. */
+static void test_any_tile_and_chunk(void **state)
+{
+    static const int32_t tile_sizes[] = {16, 64, 128};
+    struct rng r = {5};
+    int32_t windows = 0;
+    (void)state;
+    for (uint64_t seed = 8000; seed < 8120; seed++) {
+        struct workload w;
+        struct plan plan = {0};
+        struct import_arrays a;
+        random_batch(seed, 1e5, &w);
+        const int64_t chunk = 1 + (int64_t)rng_below(&r, 4 + 256 / (uint64_t)w.batch.kv.page_size);
+        restate(&w.batch, tile_sizes[rng_below(&r, 3)], chunk, rng_below(&r, 4) > 0, &a);
+        windows += w.batch.mask.window_left >= 0;
+        import_or_fail(&a, &w, &plan);
+        plan_free(&plan);
+        import_arrays_free(&a);
+        workload_free(&w);
+    }
+    assert_true(windows > 20);
+}
+
 /* ---- by hand
  * -------------------------------------------------------------------------------------------------------- */
 
@@ -524,11 +548,17 @@ static void test_too_many_works(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_specs),        cmocka_unit_test(test_random_batches),
-        cmocka_unit_test(test_five_works),   cmocka_unit_test(test_padding_and_order),
-        cmocka_unit_test(test_window),       cmocka_unit_test(test_window_from_mid_page),
-        cmocka_unit_test(test_chunk_sizes),  cmocka_unit_test(test_wrong_arrays),
-        cmocka_unit_test(test_random_edits), cmocka_unit_test(test_too_many_works),
+        cmocka_unit_test(test_specs),
+        cmocka_unit_test(test_random_batches),
+        cmocka_unit_test(test_any_tile_and_chunk),
+        cmocka_unit_test(test_five_works),
+        cmocka_unit_test(test_padding_and_order),
+        cmocka_unit_test(test_window),
+        cmocka_unit_test(test_window_from_mid_page),
+        cmocka_unit_test(test_chunk_sizes),
+        cmocka_unit_test(test_wrong_arrays),
+        cmocka_unit_test(test_random_edits),
+        cmocka_unit_test(test_too_many_works),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
