@@ -48,7 +48,7 @@
     X(OPTION, "option", "[P:]N=V", WITH_PLANS | COMMAND_REPLAY, "set a policy's option; repeatable")        \
     X(PLAN, "plan", "FILE", COMMAND_CHECK | COMMAND_VERIFY | COMMAND_SIM | COMMAND_BENCH,                   \
       "a saved plan, - for stdin")                                                                          \
-    X(ARRAYS, "arrays", "FILE", COMMAND_IMPORT, "index arrays of FlashInfer's FA2 plan, - for stdin")       \
+    X(ARRAYS, "arrays", "FILE", COMMAND_IMPORT, "FlashInfer's FA2 plan arrays, JSON; - for stdin")          \
     X(GPU, "gpu", "G", WITH_PLANS | COMMAND_REPLAY | COMMAND_LIST | COMMAND_IMPORT,                         \
       "profile name or .ini file (h200)")                                                                   \
     X(EXECUTOR, "executor", "E", COMMAND_VERIFY, "ref or cuda (ref)")                                       \
@@ -91,9 +91,9 @@ static const struct {
     {COMMAND_CHECK, "tandem check WORKLOAD --plan plan.json",
      "Proves a plan, ours or anybody's: every visible key computed once, every row written once.",
      "tandem plan --spec q4k_8q1s1k --policy pod | tandem check --spec q4k_8q1s1k --plan -"},
-    {COMMAND_IMPORT, "tandem import WORKLOAD --arrays FILE.json [--out plan.json]",
-     "Makes a plan of another planner's index arrays (FlashInfer's FA2 plan).",
-     "tandem import --spec 2q1s4k --arrays arrays.json | tandem check --spec 2q1s4k --plan -"},
+    {COMMAND_IMPORT, "tandem import WORKLOAD --arrays FILE.json [--gpu G] [--out plan.json]",
+     "Turns the arrays of a FlashInfer FA2 plan into a plan, as they are: tandem check proves it.",
+     "tandem import --batch batch.json --arrays arrays.json | tandem check --batch batch.json --plan -"},
     {COMMAND_VERIFY, "tandem verify WORKLOAD --policy P|all|--plan F [--executor ref|cuda]",
      "Executes plans and compares them with attention in double precision.",
      "tandem verify --spec q512s4k_16q1s2k --policy all"},

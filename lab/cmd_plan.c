@@ -1,23 +1,7 @@
 #include "lab/auto.h"
 #include "lab/commands.h"
-#include "lab/out_file.h"
-#include "lab/plan_json.h"
 
 #include <string.h>
-
-/* A plan is the output of its own format; --format table prints what it amounts to instead. */
-static enum status write_plan(const struct args *a, const struct plan *plan, const struct machine *m,
-                              const char *policy, struct why *why)
-{
-    struct out_file file;
-    TRY(out_file_open(a->out ? a->out : "-", &file, why));
-    const enum status status = plan_json_write(plan, m->gpu.name, policy, file.stream, why);
-    if (status != STATUS_OK) {
-        out_file_abort(&file);
-        return status;
-    }
-    return out_file_commit(&file, why);
-}
 
 static enum status plan_one(const struct args *a, const struct policy *policy, const struct workload *w,
                             struct why *why)
@@ -32,7 +16,7 @@ static enum status plan_one(const struct args *a, const struct policy *policy, c
     enum status status = run_plan(w, &m, policy, &options.options, &plan, &r, why);
     if (status == STATUS_OK && policy == &policy_auto && !a->quiet)
         fprintf(stderr, "tandem: %s: auto: %s\n", r.workload, r.options);
-    if (status == STATUS_OK) status = write_plan(a, &plan, &m, policy->name, why);
+    if (status == STATUS_OK) status = command_write_plan(a, &plan, &m, policy->name, why);
     plan_free(&plan);
     return status;
 }

@@ -1,5 +1,7 @@
 #include "lab/commands.h"
 
+#include "lab/out_file.h"
+#include "lab/plan_json.h"
 #include "lab/profile.h"
 #include "sim/occupancy.h"
 
@@ -28,6 +30,19 @@ enum status command_machine(const struct args *a, const struct workload *w, stru
     TRY(profile_load(a->gpu, &m->gpu, why));
     kernels_resolve(&m->gpu, &w->batch.shape, &m->kernels);
     return STATUS_OK;
+}
+
+enum status command_write_plan(const struct args *a, const struct plan *plan, const struct machine *m,
+                               const char *policy, struct why *why)
+{
+    struct out_file file;
+    TRY(out_file_open(a->out ? a->out : "-", &file, why));
+    const enum status status = plan_json_write(plan, m->gpu.name, policy, file.stream, why);
+    if (status != STATUS_OK) {
+        out_file_abort(&file);
+        return status;
+    }
+    return out_file_commit(&file, why);
 }
 
 enum status rows_add(struct rows *rows, const struct record *r, struct why *why)

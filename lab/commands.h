@@ -22,6 +22,10 @@ int command_fail(enum status status, const struct why *why);
 /* Flushes stdout; a full disk there is an error like any other. */
 int command_finish(int exit_code);
 
+/* Writes the plan to --out, or stdout; `policy` is a name for the reader. */
+enum status command_write_plan(const struct args *a, const struct plan *plan, const struct machine *m,
+                               const char *policy, struct why *why);
+
 /* Rows collected by a command, printed in the chosen format at its end. */
 struct rows {
     struct record *data;

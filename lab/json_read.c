@@ -1,5 +1,6 @@
 #include "lab/json_read.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -9,6 +10,24 @@ enum status json_fail(const struct json_place *at, const char *member, const cha
         return status_fail(why, STATUS_BAD_INPUT, "%.120s:%d: %.40s: expected %s", at->file, at->line, member,
                            expected);
     return status_fail(why, STATUS_BAD_INPUT, "%.120s: %.40s: expected %s", at->file, member, expected);
+}
+
+enum status json_read_file(const char *path, json_t **out, struct why *why)
+{
+    json_error_t error;
+    FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "r");
+    if (!file) return status_fail(why, STATUS_IO, "%.180s: %s", path, strerror(errno));
+    json_t *root = json_loadf(file, JSON_REJECT_DUPLICATES, &error);
+    const bool broken = ferror(file);
+    const int cause = errno;
+    if (file != stdin) fclose(file);
+    if (broken) {
+        json_decref(root);
+        return status_fail(why, STATUS_IO, "%.180s: %s", path, strerror(cause));
+    }
+    if (!root) return status_fail(why, STATUS_BAD_INPUT, "%.100s:%d: %.120s", path, error.line, error.text);
+    *out = root;
+    return STATUS_OK;
 }
 
 static enum status range_fail(const struct json_place *at, const char *member, int64_t low, int64_t high,

@@ -16,6 +16,10 @@ struct json_place {
 
 enum status json_fail(const struct json_place *at, const char *member, const char *expected, struct why *why);
 
+/* The value of a whole file, or of stdin for "-"; the caller releases it. STATUS_IO, or STATUS_BAD_INPUT with
+ * the line. */
+enum status json_read_file(const char *path, json_t **out, struct why *why);
+
 /* A whole number in [low, high]; absent or null: *out unchanged unless required. */
 enum status json_read_int(const struct json_place *at, const json_t *object, const char *member,
                           bool required, int64_t low, int64_t high, int64_t *out, struct why *why);

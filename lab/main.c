@@ -16,7 +16,7 @@ static const struct {
     {"list", cmd_list, "policies, gpus, kernels, models, workloads"},
     {"plan", cmd_plan, "print or save a plan"},
     {"check", cmd_check, "is this plan (ours or anybody's) valid?"},
-    {"import", cmd_import, "a plan from another planner's index arrays"},
+    {"import", cmd_import, "make a plan of another planner's arrays"},
     {"verify", cmd_verify, "execute plans, compare with attention in double precision"},
     {"sim", cmd_sim, "simulate plans SM by SM, with timelines"},
     {"replay", cmd_replay, "turn a trace into the mixed batches an engine would form"},

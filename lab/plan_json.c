@@ -2,7 +2,6 @@
 
 #include "lab/json_read.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -323,20 +322,10 @@ static enum status from_json(const struct reading *r, const json_t *root, struct
 
 enum status plan_json_read(const char *path, struct plan *out, struct why *why)
 {
-    json_error_t error;
     const struct reading r = {{path, 0}, why};
-    FILE *file = strcmp(path, "-") == 0 ? stdin : fopen(path, "r");
+    json_t *root;
     memset(out, 0, sizeof *out);
-    if (!file) return status_fail(why, STATUS_IO, "%.180s: %s", path, strerror(errno));
-    json_t *root = json_loadf(file, JSON_REJECT_DUPLICATES, &error);
-    const bool broken = ferror(file);
-    const int cause = errno;
-    if (file != stdin) fclose(file);
-    if (broken) {
-        json_decref(root);
-        return status_fail(why, STATUS_IO, "%.180s: %s", path, strerror(cause));
-    }
-    if (!root) return status_fail(why, STATUS_BAD_INPUT, "%.100s:%d: %.120s", path, error.line, error.text);
+    TRY(json_read_file(path, &root, why));
     const enum status status = from_json(&r, root, out);
     json_decref(root);
     if (status != STATUS_OK) plan_free(out);

@@ -60,10 +60,6 @@ static void write_file(const char *name, const char *text)
 
 #define BATCH "{\"num_qo_heads\": 8, \"num_kv_heads\": 2, \"head_dim\": 16, \"qo_len\": [1]"
 
-#define ARRAYS(tile, requests, others)                                                                       \
-    "{\"cta_tile_q\": " #tile ", \"kv_chunk_size\": 64, \"split_kv\": true, \"request_indices\": [" requests \
-    "], \"qo_tile_indices\": [" others "], \"kv_tile_indices\": [" others "]}"
-
 /* Each: exit status 2, exactly one line on stderr that holds the fragment, nothing on stdout. */
 static void test_bad_input(void **state)
 {
@@ -114,14 +110,30 @@ static void test_bad_input(void **state)
         {"$T check --spec q1s10 --plan $D/empty.json", "empty.json"},
         {"$T check --spec q1s10 --plan $D/noplan.json", "tandem_plan"},
         {"$T import --spec q1s10", "expected --arrays"},
+        {"$T import --batches $D/blank.jsonl --arrays $D/arrays.json", "the one batch"},
         {"$T import --spec q1s10 --arrays $D/missing.json", "No such file"},
-        {"$T import --spec q1s10 --arrays $D", "read error"},
+        {"$T import --spec q1s10 --arrays $D", "directory"},
         {"$T import --spec q1s10 --arrays $D/syntax.json", "syntax.json:2"},
-        {"$T import --spec q1s10 --arrays $D/noplan.json", "grids"},
-        {"$T import --spec q1s10 --arrays $D/tile.json", "cta_tile_q: expected 16, 64 or 128"},
-        {"$T import --spec q1s10 --arrays $D/short.json", "as many entries as request_indices"},
-        {"$T import --spec q1s10 --arrays $D/beyond.json", "request_indices[0] = 7: expected 0..0"},
-        {"$T import --spec q1s10 --arrays $D/minus.json", "request_indices[0]: expected a whole number"},
+        {"$T import --spec q1s10 --arrays $D/unknown.json", "num_qo_heads"},
+        {"$T import --spec q1s10 --arrays $D/lines.jsonl", "lines.jsonl:2"},
+        {"echo '[]' | $T import --spec q1s10 --arrays -", "value: expected an object"},
+        {"echo '{}' | $T import --spec q1s10 --arrays -", "cta_tile_q: expected a whole number"},
+        {"sed 's/: 16/: 1e1/' $D/arrays.json | $T import --spec q1s10 --arrays -", "cta_tile_q"},
+        {"sed 's/: 16/: 17/' $D/arrays.json | $T import --spec q1s10 --arrays -", "-: cta_tile_q 17"},
+        {"sed 's/false/0/' $D/arrays.json | $T import --spec q1s10 --arrays -", "split_kv: expected true or"},
+        {"sed 's/\\[5/[5, 9/' $D/arrays.json | $T import --spec q1s10 --arrays -", "2, 1, 1 entries"},
+        {"sed 's/\\[5/[\"5\"/' $D/arrays.json | $T import --spec q1s10 --arrays -", "request_indices[0]"},
+        {"sed 's/\\[5/[5e9/' $D/arrays.json | $T import --spec q1s10 --arrays -", "request_indices[0]"},
+        {"sed 's/\\[5/[4294967296/' $D/arrays.json | $T import --spec q1s10 --arrays -",
+         "request_indices[0]: expected a whole number in -2147483648..2147483647"},
+        {"sed 's/\\[5/[99999999999999999999/' $D/arrays.json | $T import --spec q1s10 --arrays -",
+         "-:1: too"},
+        {"sed 's/\\[5\\]/null/' $D/arrays.json | $T import --spec q1s10 --arrays -",
+         "request_indices: expected"},
+        {"sed 's/}/, \"block_valid_mask\": [2]}/' $D/arrays.json | $T import --spec q1s10 --arrays -",
+         "block_valid_mask[0]: expected true, false"},
+        {"$T import --spec q1s10 --arrays $D/arrays.json", "arrays.json: request_indices[0] is 5"},
+        {"$T import --spec 6q1s10 --arrays $D/arrays.json", "arrays.json: request 0 has 0 works"},
         {"$T sim --spec q1s10 --policy pod --gpu $D/bad.ini", "bad.ini:2"},
         {"$T plan --spec q1s10 --policy pod --out $D", "is a directory"},
         {"$T plan --spec q1s10 --policy pod --out $D/no/such/dir/plan.json", "No such file"},
@@ -148,11 +160,10 @@ static void test_bad_input(void **state)
                             "\"qo_len\": [1], \"kv_len\": [1]}");
     write_file("syntax.json", "{\n\"num_qo_heads\": ,}");
     write_file("lines.jsonl", BATCH ", \"kv_len\": [5]}\n{\"batch\": 7}\n");
+    write_file("arrays.json",
+               "{\"cta_tile_q\": 16, \"kv_chunk_size\": 0, \"split_kv\": false, \"request_indices\": [5], "
+               "\"qo_tile_indices\": [0], \"kv_tile_indices\": [0]}\n");
     write_file("noplan.json", "{\"grids\": []}");
-    write_file("tile.json", ARRAYS(32, "0", "0"));
-    write_file("short.json", ARRAYS(16, "0, 0", "0"));
-    write_file("beyond.json", ARRAYS(16, "7", "0"));
-    write_file("minus.json", ARRAYS(16, "-1", "0"));
     write_file("bad.ini", "[gpu]\nsm_count = -4\n");
     write_file("trace.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\nnoon,5,5\n");
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
@@ -207,55 +218,72 @@ static void test_plan_round_trip(void **state)
     }
 }
 
-/* A plan from another planner's arrays goes the way of our own. */
+/* The arrays that the README shows are the plan of `unified`, and come out as it. */
 static void test_import(void **state)
 {
-    char out[1 << 16], err[4096];
+    char out[4096], err[4096];
     (void)state;
-    write_file("arrays.json", "{\"cta_tile_q\": 16, \"kv_chunk_size\": 64, \"split_kv\": true, "
-                              "\"request_indices\": [0, 0, 1, 1, 1],\n"
-                              "\"qo_tile_indices\": [0, 0, 0, 0, 0], \"kv_tile_indices\": [0, 1, 0, 1, 2], "
-                              "\"o_indptr\": [0, 2, 5]}");
-    if (run("$T import --spec q1s100_q1s150 --arrays $D/arrays.json --out $D/i.json && "
-            "$T check --spec q1s100_q1s150 --plan $D/i.json && $T verify --spec q1s100_q1s150 --plan "
-            "$D/i.json && "
-            "$T sim --spec q1s100_q1s150 --plan $D/i.json",
+    if (run("sed -n '/^{\"cta_tile_q\"/,/}$/p' README.md >$D/five.json && $T import --spec q40s120_q1s300 "
+            "--arrays "
+            "$D/five.json --gpu a100 --out $D/five.plan && $T check --spec q40s120_q1s300 --plan "
+            "$D/five.plan && "
+            "$T verify --spec q40s120_q1s300 --plan $D/five.plan >$D/rows && $T sim --spec q40s120_q1s300 "
+            "--plan "
+            "$D/five.plan >$D/rows",
             out, sizeof out, err, sizeof err) != 0)
         fail_msg("%s", err);
-    write_file("lacking.json", ARRAYS(16, "0", "0")); /* the second request has no work */
-    assert_int_equal(run("$T import --spec 2q1s50 --arrays $D/lacking.json | $T check --spec 2q1s50 --plan -",
-                         out, sizeof out, err, sizeof err),
-                     1);
-    assert_non_null(strstr(err, "no item or merge writes these rows"));
+    assert_non_null(strstr(out, "valid: 2 grids, 40 items"));
+    assert_int_equal(
+        run("$T plan --spec q40s120_q1s300 --gpu a100 --policy unified | sed 's/unified/import/' | cmp "
+            "- $D/five.plan",
+            out, sizeof out, err, sizeof err),
+        0);
 }
 
-/* A saved plan edited by hand: CTAs in reverse order and a request walked from its end are as good; a key
- * less is not. */
-static void test_edited_plan(void **state)
+/* A saved plan is text that people edit: what is still right is executed and simulated, what is not is
+ * refused with exit 1. Four direct items of one list each, then a plan with partials. */
+static void test_hand_edited_plans(void **state)
 {
     static const struct {
-        const char *edit;
-        int status;
-    } edits[] = {{"s/\"remap\": .0,/\"remap\": [3,/", 0},
-                 {"s/\\(.0,0,0,4,0,128,.*\\),0\\]/\\1,1]/", 0},
-                 {"s/.0,0,0,4,0,128,/[0,0,0,4,0,127,/", 1},
-                 {"s/.0,0,0,4,0,128,/[0,1,0,4,0,128,/", 1}};
-    char out[1 << 16], err[4096], args[512];
+        const char *spec, *edit, *fragment; /* fragment NULL: still valid */
+    } edits[] = {
+        /* two items change places, hence CTAs */
+        {"2q1s64 --heads 2/2", "/\"items\"/{n;N;s/\\(.*\\),\\n\\(.*\\),$/\\2,\\n\\1,/}", NULL},
+        /* CTA 0 takes CTA 1's item, which idles */
+        {"2q1s64 --heads 2/2", "s/\\[0,1,2,3,4\\]/[0,2,2,3,4]/", NULL},
+        /* all on one CTA of four */
+        {"2q1s64 --heads 2/2", "s/\\[0,1,2,3,4\\]/[0,0,0,4,4]/", NULL},
+        /* an item's keys split over two that both write O */
+        {"2q1s64 --heads 2/2",
+         "s/\\[0,1,2,3,4\\]/[0,2,3,4,5]/;s/^\\(.0,0,0,1,\\)0,64\\(.*\\)/\\10,32\\2\\n\\132,64\\2/",
+         "both write these rows"},
+        {"2q1s64 --heads 2/2", "s/^\\(.0,0,0,1,\\)0,64/\\10,60/", "keys are missing"},
+        {"2q1s64 --heads 2/2", "s/\\[0,1,2,3,4\\]/[0,1,2,3,3]/", "in no list"},
+        {"2q1s64 --heads 2/2", "s/^\\[1,0,/[0,0,/", "both write these rows"},
+        /* partials: order of sources and of items is free, which source is not */
+        {"q40s120_q1s300", "s/\\[1280,1312,1344\\]/[1312,1344,1280]/", NULL},
+        {"q40s120_q1s300", "/\"items\"/{n;N;s/\\(.*\\),\\n\\(.*\\),$/\\2,\\n\\1,/}", NULL},
+        {"q40s120_q1s300", "s/\\[1280,1312,1344\\]/[1280,1312,1312]/", "partial row"},
+        {"q40s120_q1s300", "s/\\[1280,1312,1344\\]/[1280,1312]/", "partial row"},
+        {"q40s120_q1s300", "s/^\\(.1,0,0,4,\\)128,256/\\1128,255/", "keys are missing"},
+        {"q40s120_q1s300", "s/^\\(.1,0,0,4,\\)128,256/\\1127,256/", "keys are computed twice"},
+    };
+    char out[4096], err[4096], args[1024];
     (void)state;
     for (size_t i = 0; i < sizeof edits / sizeof edits[0]; i++) {
         snprintf(args, sizeof args,
-                 "$T plan --spec q1s700_q1s90 --policy unified | sed '%s' > $D/edited.json && "
-                 "! $T plan --spec q1s700_q1s90 --policy unified | cmp -s - $D/edited.json",
-                 edits[i].edit);
-        assert_int_equal(run(args, out, sizeof out, err, sizeof err), 0); /* the edit did something */
-        assert_int_equal(
-            run("$T check --spec q1s700_q1s90 --plan $D/edited.json", out, sizeof out, err, sizeof err),
-            edits[i].status);
-        if (edits[i].status != 0) continue;
-        assert_int_equal(run("$T verify --spec q1s700_q1s90 --plan $D/edited.json && "
-                             "$T sim --spec q1s700_q1s90 --plan $D/edited.json",
-                             out, sizeof out, err, sizeof err),
-                         0);
+                 "$T plan --spec %s --policy unified >$D/a.plan && sed '%s' $D/a.plan >$D/b.plan && ! cmp -s "
+                 "$D/a.plan $D/b.plan && $T check --spec %s --plan $D/b.plan",
+                 edits[i].spec, edits[i].edit, edits[i].spec);
+        const int status = run(args, out, sizeof out, err, sizeof err);
+        if (status != (edits[i].fragment ? 1 : 0) || (status && !strstr(err, edits[i].fragment)))
+            fail_msg("edit %zu: exit %d, '%s'", i, status, err);
+        snprintf(
+            args, sizeof args,
+            "$T verify --spec %s --plan $D/b.plan >$D/rows && $T sim --spec %s --plan $D/b.plan >$D/rows",
+            edits[i].spec, edits[i].spec);
+        if (run(args, out, sizeof out, err, sizeof err) != status)
+            fail_msg("edit %zu: executed: '%s'", i, err);
     }
 }
 
@@ -356,10 +384,10 @@ int main(void)
         cmocka_unit_test(test_bad_input),
         cmocka_unit_test(test_other_statuses),
         cmocka_unit_test(test_plan_round_trip),
-        cmocka_unit_test(test_import),
-        cmocka_unit_test(test_edited_plan),
-        cmocka_unit_test(test_auto),
         cmocka_unit_test(test_csv),
+        cmocka_unit_test(test_import),
+        cmocka_unit_test(test_hand_edited_plans),
+        cmocka_unit_test(test_auto),
         cmocka_unit_test(test_replay),
         cmocka_unit_test(test_public_bugs),
     };
