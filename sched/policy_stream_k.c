@@ -54,16 +54,25 @@ static double weight(const struct dealer *d, enum work_role role, const struct t
     return whole.ns / n;
 }
 
-static double add_up(const struct dealer *d)
+/* Sums the weight of all tiles and makes room for their works: one a tile and head, and one for every border.
+ */
+static enum status add_up(struct dealer *d)
 {
     const struct batch *b = d->in->batch;
-    double total = 0;
-    for (int32_t r = 0; r < b->n_requests; r++)
-        for (int32_t i = 0; i < works_n_tiles(b, kernels[role_of(b, r)], r); i++) {
-            const struct tile t = works_tile(b, kernels[role_of(b, r)], r, i);
-            total += iterations(d, role_of(b, r), &t) * weight(d, role_of(b, r), &t);
+    const int64_t heads = b->shape.num_kv_heads;
+    int64_t n[2] = {0, 0};
+    for (int32_t r = 0; r < b->n_requests; r++) {
+        const enum work_role role = role_of(b, r);
+        const int32_t n_tiles = works_n_tiles(b, kernels[role], r);
+        n[role] += n_tiles * heads;
+        for (int32_t i = 0; i < n_tiles; i++) {
+            const struct tile t = works_tile(b, kernels[role], r, i);
+            d->total += iterations(d, role, &t) * weight(d, role, &t) * (double)heads;
         }
-    return total * b->shape.num_kv_heads;
+    }
+    for (int role = 0; role < 2; role++)
+        if (n[role] > 0) TRY(works_reserve(&d->works[role], n[role] + d->n_workers));
+    return STATUS_OK;
 }
 
 static void set_worker(struct dealer *d, int32_t worker)
@@ -105,24 +114,30 @@ static enum status deal_request(struct dealer *d, int32_t request)
     const struct batch *b = d->in->batch;
     const enum work_role role = role_of(b, request);
     const int32_t n_tiles = works_n_tiles(b, kernels[role], request), heads = b->shape.num_kv_heads;
-    for (int32_t head = 0; head < heads; head++)
-        for (int32_t i = 0; i < n_tiles; i++) {
-            const struct tile t = works_tile(b, kernels[role], request, i);
-            const struct work w = {.request = request,
-                                   .row_begin = t.row_begin,
-                                   .row_end = t.row_end,
-                                   .kv_begin = t.keys.begin,
-                                   .kv_end = t.keys.end,
-                                   .kv_head = head};
-            TRY(deal_tile(d, &d->works[role], d->in->kernels->fit[kernels[role]].tile_kv,
-                          iterations(d, role, &t), weight(d, role, &t), w));
+    const int32_t tile_kv = d->in->kernels->fit[kernels[role]].tile_kv;
+    struct tile t = {0};
+    int32_t n = 0;
+    double one = 1;
+    for (int32_t at = 0; at < heads * n_tiles; at++) { /* tiles of a head next to each other */
+        if (at == 0 || n_tiles > 1) {
+            t = works_tile(b, kernels[role], request, at % n_tiles);
+            n = iterations(d, role, &t);
+            one = weight(d, role, &t);
         }
+        const struct work w = {.request = request,
+                               .row_begin = t.row_begin,
+                               .row_end = t.row_end,
+                               .kv_begin = t.keys.begin,
+                               .kv_end = t.keys.end,
+                               .kv_head = at / n_tiles};
+        TRY(deal_tile(d, &d->works[role], tile_kv, n, one, w));
+    }
     return STATUS_OK;
 }
 
 static enum status deal_all(struct dealer *d)
 {
-    d->total = add_up(d);
+    TRY(add_up(d));
     set_worker(d, 0);
     for (int32_t r = 0; r < d->in->batch->n_requests; r++)
         TRY(deal_request(d, r));
