@@ -62,9 +62,11 @@ $(BUILD)/git-id: FORCE
 
 -include $(LIB_OBJ:.o=.d) $(TESTS:=.d) $(TEST_LIB:.o=.d) $(BUILD)/lab/main.d
 
-demo: deps ## set up, compare six schedulers on a mixed batch, draw the pictures (CPU only)
+DEMO_POLICIES := unified,serial,streams,fa3_varlen,fi_batch_pod,fi_holistic,stream_k,sm_partition,page_aware
+
+demo: deps ## set up, compare nine schedulers on a mixed batch, draw the pictures (CPU only)
 	$(Q)$(MAKE) --no-print-directory all
-	./tandem compare --spec q2ks8k_63q1s1k_1q1s128k --policy all --gpu h200 --plot out/demo
+	./tandem compare --spec q2ks8k_63q1s1k_1q1s128k --policy $(DEMO_POLICIES) --gpu h200 --plot out/demo
 	@echo; echo "pictures: out/demo/policies.png  out/demo/timeline.png  out/demo/work.png (and .svg, .pdf)"
 
 test: deps ## set up, build and run every test

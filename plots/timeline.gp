@@ -7,9 +7,11 @@ times = values_of(file, "time_us")
 n = words(names)
 if (n == 0 || words(times) == 0) { print "timeline.gp: ".file." has no times: nothing to draw"; exit }
 stats file using (column("time_us")) nooutput
-top = STATS_max
-columns = n > 1 ? 2 : 1
+# one slow policy must not press the others flat: the axis ends at 3 times the median, and panels say where they are cut
+top = STATS_max < 3 * STATS_median ? STATS_max : 3 * STATS_median
+columns = n > 6 ? 3 : n > 1 ? 2 : 1
 rows = (n + columns - 1) / columns
+height = 130.0 + 250 * rows
 unset grid
 set style fill solid 1 noborder
 spans(i) = indir."/spans_".word(names, i).".csv"
@@ -23,15 +25,16 @@ shortest = 1
 do for [i=1:n] { if (real(word(times, i)) < real(word(times, shortest))) { shortest = i } }
 do for [o=1:n_outputs] {
     if (o == 2) { continue } # thousands of boxes: PNG and PDF only
-    eval(open_output(o, "timeline", 1500, 120 + 300 * rows))
-    set multiplot layout rows,columns margins 0.06,0.985,0.075,0.93 spacing 0.055,0.09 title sprintf("%s on %s: what each SM does", word(values_of(file, "workload"), 1), word(values_of(file, "gpu"), 1)) noenhanced
+    eval(open_output(o, "timeline", 1500, int(height)))
+    set multiplot layout rows,columns margins 0.06,0.985,65/height,1-85/height spacing 0.055,88/height title sprintf("%s on %s: what each SM does", word(values_of(file, "workload"), 1), word(values_of(file, "gpu"), 1)) noenhanced
     do for [i=1:n] {
         if (is_missing(spans(i))) { continue }
         slots = grid_slots(i)
         stats spans(i) using (column("sm")) nooutput
         set xrange [0:top * 1.02]
         set yrange [0:STATS_max + 1]
-        set title sprintf("%s: %.0f µs", word(names, i), real(word(times, i))) noenhanced offset 0,-0.7
+        end_us = real(word(times, i))
+        set title sprintf("%s: %.0f µs%s", word(names, i), end_us, end_us > top ? sprintf(" (drawn to %.0f)", top) : "") noenhanced offset 0,-0.7
         set xlabel (i > n - columns ? "time, µs" : "") offset 0,0.6
         set ylabel (i % columns == 1 || columns == 1 ? "SM" : "") offset 1.2,0
         if (i == shortest) { set key top right box opaque width 1 samplen 2 } else { unset key }

@@ -19,9 +19,9 @@ set xlabel "share of CTAs, longest first"
 set ylabel "work alone on an SM, µs"
 set logscale y
 set xrange [0:1]
-set key top right noenhanced
+set key outside right top noenhanced samplen 2
 do for [o=1:n_outputs] {
-    eval(open_output(o, "work", 1100, 700))
-    plot for [i=1:n] (counts[i] > 0 ? sorted(i) : "< echo") using (counts[i] > 1 ? $0 / (counts[i] - 1.0) : 0):($1 / 1e3) with steps lw 2.5 dt dashes[i] lc rgb colours[(i - 1) % 8 + 1] title (counts[i] > 0 ? label(i) : "")
+    eval(open_output(o, "work", 1400, 700))
+    plot for [i=1:n] (counts[i] > 0 ? sorted(i) : "< echo") using (counts[i] > 1 ? $0 / (counts[i] - 1.0) : 0):($1 / 1e3) with steps lw 2.5 dt dashes[(i - 1) / 8 % 5 + 1] lc rgb colours[(i - 1) % 8 + 1] title (counts[i] > 0 ? label(i) : "")
     unset output
 }
