@@ -198,7 +198,7 @@ static enum status level_out(struct state *s)
 }
 
 enum status fill_workers(const struct fill_input *f, struct works works[2], int32_t *work_begin,
-                         double *makespan_ns)
+                         double *makespan_ns, int32_t *n_pool)
 {
     struct state s = {.f = f, .works = works, .work_begin = work_begin};
     s.workers = malloc((size_t)f->n_workers * sizeof *s.workers);
@@ -209,6 +209,7 @@ enum status fill_workers(const struct fill_input *f, struct works works[2], int3
     enum status status = s.workers && s.poured_ns ? place_whole(&s) : STATUS_NO_MEMORY;
     if (status == STATUS_OK) status = level_out(&s);
     *makespan_ns = 0;
+    *n_pool = s.n_pool;
     for (int32_t w = 0; status == STATUS_OK && w < f->n_workers; w++)
         if (s.workers[w].load > *makespan_ns) *makespan_ns = s.workers[w].load;
     free(s.workers);

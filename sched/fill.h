@@ -38,8 +38,9 @@ struct fill_input {
 
 /* Appends the pieces to works[role], with their kv head and list = worker; pieces of a tile and head follow
  * each other. work_begin, if not NULL, gets the index in works[role] of the first piece of (tile, head) at
- * [tile * n_heads + head]. *makespan_ns is the longest worker's work. */
+ * [tile * n_heads + head]. *makespan_ns is the longest worker's work, *n_pool how
+ * many tiles were in the pool: with none, cutting and leaving whole are the same. */
 enum status fill_workers(const struct fill_input *f, struct works works[2], int32_t *work_begin,
-                         double *makespan_ns);
+                         double *makespan_ns, int32_t *n_pool);
 
 #endif

@@ -308,6 +308,7 @@ static double piece_ns(const void *context, const struct fill_tile *t, int64_t k
 struct filled {
     struct works works[2];
     int32_t *begin;
+    int32_t n_pool;
     double ns;
 };
 
@@ -332,7 +333,7 @@ static enum status fill(const struct planner *p, bool cut, struct filled *out)
     double makespan;
     *out = (struct filled){.begin = malloc(((size_t)p->n_tiles * (size_t)heads + 1) * sizeof *out->begin)};
     if (!out->begin) return STATUS_NO_MEMORY;
-    TRY(fill_workers(&f, out->works, out->begin, &makespan));
+    TRY(fill_workers(&f, out->works, out->begin, &makespan, &out->n_pool));
     /* the end, when some workers are idle, is too thin to fill the chip: it takes its time whatever binds
      * before */
     out->ns =
@@ -340,20 +341,12 @@ static enum status fill(const struct planner *p, bool cut, struct filled *out)
     return STATUS_OK;
 }
 
-static bool is_cut(const struct filled *x)
-{
-    for (int role = 0; role < 2; role++)
-        for (int32_t i = 0; i < x->works[role].n; i++)
-            if (x->works[role].data[i].n_chunks > 1) return true;
-    return false;
-}
-
 /* Cut, unless leaving all tiles whole is as fast. Whole tiles take at least as long as the longest. */
 static enum status make_lists(struct planner *p)
 {
     struct filled cut = {0}, whole = {0};
     enum status status = fill(p, true, &cut);
-    if (status == STATUS_OK && is_cut(&cut) && p->longest_ns[0] <= cut.ns && p->longest_ns[1] <= cut.ns)
+    if (status == STATUS_OK && cut.n_pool > 0 && p->longest_ns[0] <= cut.ns && p->longest_ns[1] <= cut.ns)
         status = fill(p, false, &whole);
     if (status == STATUS_OK) {
         struct filled *best = whole.begin && whole.ns <= cut.ns ? &whole : &cut;

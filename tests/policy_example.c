@@ -9,8 +9,8 @@ static enum status plan_example(const struct policy_input *in, struct plan *out,
     enum status status = STATUS_OK;
     (void)why; /* for policies that refuse a batch: return status_fail(why, STATUS_UNSUPPORTED, "...") */
     for (int32_t r = 0; r < b->n_requests && status == STATUS_OK; r++)
-        if (batch_qo_len(b, r) >
-            0) /* rows without keys need a writer too; requests without rows need nothing */
+        /* rows without keys need a writer too; requests without rows need nothing */
+        if (batch_qo_len(b, r) > 0)
             status = works_add_tile(&works, r, 0, (int32_t)packed_rows(b, r), (struct range){0, b->kv_len[r]},
                                     INT32_MAX);
     const struct works_emit emit = {.works = &works, .kernel = KERNEL_FA2_DECODE_16, .list_per_item = true};

@@ -129,10 +129,10 @@ static void test_fill_example(void **state)
                            .piece_ns = keys_ns,
                            .cut = true};
     struct works works[2] = {{0}};
-    int32_t begin[3];
+    int32_t begin[3], n_pool;
     double makespan;
     (void)state;
-    assert_int_equal(fill_workers(&f, works, begin, &makespan), STATUS_OK);
+    assert_int_equal(fill_workers(&f, works, begin, &makespan, &n_pool), STATUS_OK);
     const struct works *d = &works[WORK_DECODE];
     assert_int_equal(d->n, 4);
     assert_true(makespan == 8);
@@ -144,7 +144,7 @@ static void test_fill_example(void **state)
     works_free(&works[WORK_DECODE]);
     memset(works, 0, sizeof works);
     f.cut = false;
-    assert_int_equal(fill_workers(&f, works, begin, &makespan), STATUS_OK);
+    assert_int_equal(fill_workers(&f, works, begin, &makespan, &n_pool), STATUS_OK);
     assert_int_equal(works[WORK_DECODE].n, 3);
     assert_true(makespan == 12);
     works_free(&works[WORK_DECODE]);
@@ -170,8 +170,8 @@ static void test_fill_random(void **state)
         }
         const struct fill_input f = {tiles, n, heads, workers, {16, 16}, keys_ns, NULL, true};
         struct works works[2] = {{0}};
-        int32_t begin[40 * 8];
-        assert_int_equal(fill_workers(&f, works, begin, &makespan), STATUS_OK);
+        int32_t begin[40 * 8], n_pool;
+        assert_int_equal(fill_workers(&f, works, begin, &makespan, &n_pool), STATUS_OK);
         int32_t n_works = 0, seen = 0;
         for (int role = 0; role < 2; role++) {
             n_works += works[role].n;
@@ -329,6 +329,28 @@ static void test_random_trees(void **state)
         workload_free(&w);
     }
     assert_true(groups > 20);
+}
+
+/* Requests shorter than a piece's unit cannot be poured: they are left whole, one after another on all
+ * workers, and never all on the last. */
+static void test_tiny_requests(void **state)
+{
+    static const char *const specs[] = {"4q1s4", "1024q1s2", "33q1s15", "300q1s17"};
+    (void)state;
+    for (size_t i = 0; i < sizeof specs / sizeof specs[0]; i++) {
+        struct workload w;
+        struct machine m;
+        struct plan p = {0};
+        spec_batch(specs[i], 16, &w);
+        test_machine(&w, &m);
+        plan_with(&w, &m, "page_aware", "", &p);
+        const struct grid *g = &p.grids[0];
+        const int32_t mean = (p.n_items + g->n_lists - 1) / g->n_lists;
+        for (int32_t l = 0; l < g->n_lists; l++)
+            assert_in_range(p.list_indptr[l + 1] - p.list_indptr[l], 0, mean + 1);
+        plan_free(&p);
+        workload_free(&w);
+    }
 }
 
 /* ---- others */
@@ -521,17 +543,12 @@ static void test_auto(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_skewed),
-        cmocka_unit_test(test_fill_example),
-        cmocka_unit_test(test_fill_random),
-        cmocka_unit_test(test_cascade_example),
-        cmocka_unit_test(test_shared_prefix),
-        cmocka_unit_test(test_random_trees),
-        cmocka_unit_test(test_fixed_split_is_invariant),
-        cmocka_unit_test(test_stream_k_is_even),
-        cmocka_unit_test(test_sm_partition),
-        cmocka_unit_test(test_workspace),
-        cmocka_unit_test(test_auto),
+        cmocka_unit_test(test_skewed),           cmocka_unit_test(test_fill_example),
+        cmocka_unit_test(test_fill_random),      cmocka_unit_test(test_cascade_example),
+        cmocka_unit_test(test_shared_prefix),    cmocka_unit_test(test_random_trees),
+        cmocka_unit_test(test_tiny_requests),    cmocka_unit_test(test_fixed_split_is_invariant),
+        cmocka_unit_test(test_stream_k_is_even), cmocka_unit_test(test_sm_partition),
+        cmocka_unit_test(test_workspace),        cmocka_unit_test(test_auto),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
