@@ -28,28 +28,11 @@ static enum status import_one(const struct args *a, const struct workload *w, st
     return status;
 }
 
-static enum status run(const struct args *a, struct why *why)
-{
-    struct workload_stream stream;
-    struct workload w;
-    enum status status;
-    if (a->batches)
-        return status_fail(why, STATUS_BAD_INPUT,
-                           "--batches: expected the one batch that the arrays are for");
-    TRY(args_open_workloads(a, &stream, why));
-    if (args_next_workload(&stream, &w, &status, why)) {
-        status = import_one(a, &w, why);
-        workload_free(&w);
-    }
-    args_close_workloads(&stream);
-    return status;
-}
-
 int cmd_import(int argc, char **argv)
 {
     struct args a;
     struct why why = {""};
     enum status status = args_parse(COMMAND_IMPORT, argc, argv, &a, &why);
-    if (status == STATUS_OK) status = run(&a, &why);
+    if (status == STATUS_OK) status = command_one_workload(&a, "that the arrays are for", import_one, &why);
     return status == STATUS_OK ? command_finish(0) : command_fail(status, &why);
 }

@@ -3,13 +3,24 @@
 
 #include <string.h>
 
-static enum status plan_one(const struct args *a, const struct policy *policy, const struct workload *w,
-                            struct why *why)
+static enum status the_policy(const struct args *a, const struct policy **policy, struct why *why)
 {
+    const struct policy *policies[64];
+    int32_t n;
+    TRY(args_policies(a, policies, &n, why));
+    if (n != 1) return status_fail(why, STATUS_BAD_INPUT, "--policy %.60s: expected one policy", a->policy);
+    *policy = policies[0];
+    return args_check_options(a, policies, n, why);
+}
+
+static enum status plan_one(const struct args *a, const struct workload *w, struct why *why)
+{
+    const struct policy *policy = NULL;
     struct machine m;
     struct record r;
     struct plan plan = {0};
     struct policy_options options;
+    TRY(the_policy(a, &policy, why));
     TRY(command_machine(a, w, &m, why));
     TRY(args_options(a, policy, &options, why));
     record_init(&r, w);
@@ -21,31 +32,11 @@ static enum status plan_one(const struct args *a, const struct policy *policy, c
     return status;
 }
 
-static enum status run(const struct args *a, struct why *why)
-{
-    const struct policy *policies[64];
-    int32_t n;
-    struct workload_stream stream;
-    struct workload w;
-    enum status status;
-    TRY(args_policies(a, policies, &n, why));
-    if (n != 1) return status_fail(why, STATUS_BAD_INPUT, "--policy %.60s: expected one policy", a->policy);
-    if (a->batches) return status_fail(why, STATUS_BAD_INPUT, "--batches: expected one batch to plan");
-    TRY(args_check_options(a, policies, n, why));
-    TRY(args_open_workloads(a, &stream, why));
-    if (args_next_workload(&stream, &w, &status, why)) {
-        status = plan_one(a, policies[0], &w, why);
-        workload_free(&w);
-    }
-    args_close_workloads(&stream);
-    return status;
-}
-
 int cmd_plan(int argc, char **argv)
 {
     struct args a;
     struct why why = {""};
     enum status status = args_parse(COMMAND_PLAN, argc, argv, &a, &why);
-    if (status == STATUS_OK) status = run(&a, &why);
+    if (status == STATUS_OK) status = command_one_workload(&a, "to plan", plan_one, &why);
     return status == STATUS_OK ? command_finish(0) : command_fail(status, &why);
 }

@@ -157,3 +157,21 @@ void rows_print(const struct rows *rows, enum args_format format, FILE *out)
             record_write_csv(out, &rows->data[i]);
     }
 }
+
+enum status command_one_workload(const struct args *a, const char *what,
+                                 enum status (*step)(const struct args *a, const struct workload *w,
+                                                     struct why *why),
+                                 struct why *why)
+{
+    struct workload_stream stream;
+    struct workload w;
+    enum status status;
+    if (a->batches) return status_fail(why, STATUS_BAD_INPUT, "--batches: expected the one batch %s", what);
+    TRY(args_open_workloads(a, &stream, why));
+    if (args_next_workload(&stream, &w, &status, why)) {
+        status = step(a, &w, why);
+        workload_free(&w);
+    }
+    args_close_workloads(&stream);
+    return status;
+}

@@ -36,6 +36,13 @@ enum status rows_add(struct rows *rows, const struct record *r, struct why *why)
 void rows_print(const struct rows *rows, enum args_format format, FILE *out);
 void rows_free(struct rows *rows);
 
+/* Runs a step on the one workload that the arguments name; a JSONL file of many is refused: "--batches:
+ * expected the one batch WHAT". */
+enum status command_one_workload(const struct args *a, const char *what,
+                                 enum status (*step)(const struct args *a, const struct workload *w,
+                                                     struct why *why),
+                                 struct why *why);
+
 /* The machine for a workload: profile loaded, kernels resolved for its shape. */
 enum status command_machine(const struct args *a, const struct workload *w, struct machine *m,
                             struct why *why);

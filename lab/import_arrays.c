@@ -237,16 +237,9 @@ static enum status make_works(const struct import_arrays *a, const struct batch 
 static enum status emit(const struct import_arrays *a, const struct batch *b, const struct works *works,
                         const int32_t *order, struct plan *out)
 {
-    const struct works_emit emit = {.works = works,
-                                    .kernel = fi_tile_kernel(a->cta_tile_q),
-                                    .all_partial = a->split_kv,
-                                    .list_per_item = true,
-                                    .order = order};
-    if (works->n == 0) return STATUS_OK; /* nothing to do is a plan without grids */
-    TRY(plan_begin_grid(out, emit.kernel, DISPATCH_FIXED, 0, NULL));
-    TRY(works_emit(&emit, b, out));
-    TRY(plan_end_grid(out, 0));
-    return plan_add_merge_grid(out, 0, out->n_merges, 0, NULL, 0);
+    const struct works_emit emit = {
+        .works = works, .kernel = fi_tile_kernel(a->cta_tile_q), .all_partial = a->split_kv, .order = order};
+    return works_emit_grids(&emit, 0, b, out);
 }
 
 enum status import_arrays_plan(const struct import_arrays *a, const struct batch *b, struct plan *out,

@@ -45,6 +45,17 @@ enum status fi_pod_cut(const struct policy_input *in, struct fi_pod *out)
     return status;
 }
 
+enum status fi_pod_plan(const struct policy_input *in, struct plan *out,
+                        enum status (*add_grids)(const struct policy_input *in, const struct fi_pod *pod,
+                                                 struct plan *out))
+{
+    struct fi_pod pod;
+    enum status status = fi_pod_cut(in, &pod);
+    if (status == STATUS_OK && pod.prefill.n + pod.decode.n > 0) status = add_grids(in, &pod, out);
+    fi_pod_free(&pod);
+    return status;
+}
+
 enum status fi_pod_emit(const struct fi_pod *pod, enum work_role role, bool list_per_item,
                         const struct batch *b, struct plan *out)
 {

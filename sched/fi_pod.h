@@ -20,6 +20,11 @@ struct fi_pod {
 enum status fi_pod_cut(const struct policy_input *in, struct fi_pod *out);
 void fi_pod_free(struct fi_pod *p);
 
+/* Cuts and, where there is anything to do, has add_grids lay it out. */
+enum status fi_pod_plan(const struct policy_input *in, struct plan *out,
+                        enum status (*add_grids)(const struct policy_input *in, const struct fi_pod *pod,
+                                                 struct plan *out));
+
 /* Emits one role's works into the open grid, heads outermost: a list an item, or all in the current list. */
 enum status fi_pod_emit(const struct fi_pod *pod, enum work_role role, bool list_per_item,
                         const struct batch *b, struct plan *out);

@@ -135,16 +135,10 @@ enum status fi_prefill_grids(const struct batch *b, const struct role_set *set, 
                              struct plan *out)
 {
     struct works works = {0};
-    const int32_t first_merge = out->n_merges;
-    const struct works_emit emit = {.works = &works,
-                                    .kernel = fi_tile_kernel(split->tile_q),
-                                    .all_partial = split->split,
-                                    .list_per_item = true};
+    const struct works_emit emit = {
+        .works = &works, .kernel = fi_tile_kernel(split->tile_q), .all_partial = split->split};
     enum status status = fi_cut(b, set, split, &works);
-    if (status == STATUS_OK) status = plan_begin_grid(out, emit.kernel, DISPATCH_FIXED, 0, NULL);
-    if (status == STATUS_OK) status = works_emit(&emit, b, out);
-    if (status == STATUS_OK) status = plan_end_grid(out, 0);
-    if (status == STATUS_OK) status = plan_add_merge_grid(out, first_merge, out->n_merges, 0, NULL, 0);
+    if (status == STATUS_OK) status = works_emit_grids(&emit, 0, b, out);
     works_free(&works);
     return status;
 }

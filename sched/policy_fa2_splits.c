@@ -26,14 +26,9 @@ static enum status add_grid(const struct policy_input *in, const struct role_set
                             int32_t splits, struct plan *out)
 {
     struct works works = {0};
-    const int32_t first_merge = out->n_merges;
-    const struct works_emit emit = {
-        .works = &works, .kernel = kernel, .all_partial = splits > 1, .list_per_item = true};
+    const struct works_emit emit = {.works = &works, .kernel = kernel, .all_partial = splits > 1};
     enum status status = fa2_cut(in->batch, set, kernel, BLOCK_KEYS, splits, &works);
-    if (status == STATUS_OK) status = plan_begin_grid(out, kernel, DISPATCH_FIXED, 0, NULL);
-    if (status == STATUS_OK) status = works_emit(&emit, in->batch, out);
-    if (status == STATUS_OK) status = plan_end_grid(out, 0);
-    if (status == STATUS_OK) status = plan_add_merge_grid(out, first_merge, out->n_merges, 0, NULL, 0);
+    if (status == STATUS_OK) status = works_emit_grids(&emit, 0, in->batch, out);
     works_free(&works);
     return status;
 }

@@ -35,19 +35,16 @@ static double kv_head_bytes(const struct batch *b, int32_t kv_len)
 static enum status decode_grids(const struct policy_input *in, const struct role_set *set, struct plan *out)
 {
     const struct batch *b = in->batch;
-    const int32_t longest = longest_kv(b, set), first_merge = out->n_merges;
+    const int32_t longest = longest_kv(b, set);
     const int64_t tiles = tile_count(KERNEL_FA3_PACKED_128, 1, batch_group_size(b));
     const int32_t splits =
         fa3_num_splits(set->n * tiles * b->shape.num_kv_heads, in->gpu->sm_count,
                        ceil_div(longest, DECODE_TILE_KV), false, kv_head_bytes(b, longest));
     struct works works = {0};
     const struct works_emit emit = {
-        .works = &works, .kernel = KERNEL_FA3_PACKED_128, .all_partial = splits > 1, .list_per_item = true};
+        .works = &works, .kernel = KERNEL_FA3_PACKED_128, .all_partial = splits > 1};
     enum status status = fa2_cut(b, set, emit.kernel, DECODE_TILE_KV, splits, &works);
-    if (status == STATUS_OK) status = plan_begin_grid(out, emit.kernel, DISPATCH_FIXED, 0, NULL);
-    if (status == STATUS_OK) status = works_emit(&emit, b, out);
-    if (status == STATUS_OK) status = plan_end_grid(out, 0);
-    if (status == STATUS_OK) status = plan_add_merge_grid(out, first_merge, out->n_merges, 0, NULL, 0);
+    if (status == STATUS_OK) status = works_emit_grids(&emit, 0, b, out);
     works_free(&works);
     return status;
 }

@@ -42,11 +42,7 @@ static enum status add_grid(const struct policy_input *in, const struct fi_pod *
 static enum status plan_fi_batch_pod(const struct policy_input *in, struct plan *out, struct why *why)
 {
     (void)why;
-    struct fi_pod pod;
-    enum status status = fi_pod_cut(in, &pod);
-    if (status == STATUS_OK && pod.prefill.n + pod.decode.n > 0) status = add_grid(in, &pod, out);
-    fi_pod_free(&pod);
-    return status;
+    return fi_pod_plan(in, out, add_grid);
 }
 
 const struct policy policy_fi_batch_pod = {

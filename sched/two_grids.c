@@ -58,13 +58,8 @@ static enum status cut_cuda_core(const struct policy_input *in, const struct rol
 static enum status add_grids(const struct policy_input *in, const struct candidate *c, int32_t stream,
                              struct plan *out)
 {
-    const struct works_emit emit = {
-        .works = &c->works, .kernel = c->kernel, .all_partial = c->split.split, .list_per_item = true};
-    const int32_t first_merge = out->n_merges;
-    TRY(plan_begin_grid(out, c->kernel, DISPATCH_FIXED, stream, NULL));
-    TRY(works_emit(&emit, in->batch, out));
-    TRY(plan_end_grid(out, 0));
-    return plan_add_merge_grid(out, first_merge, out->n_merges, stream, NULL, 0);
+    const struct works_emit emit = {.works = &c->works, .kernel = c->kernel, .all_partial = c->split.split};
+    return works_emit_grids(&emit, stream, in->batch, out);
 }
 
 /* The same estimate for the FA3 plan, whose works are tiles of 128 tokens of one q head each, one CTA an SM.

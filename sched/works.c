@@ -235,6 +235,19 @@ enum status works_emit(const struct works_emit *e, const struct batch *b, struct
     return status;
 }
 
+enum status works_emit_grids(const struct works_emit *e, int32_t stream, const struct batch *b,
+                             struct plan *p)
+{
+    struct works_emit emit = *e;
+    const int32_t first_merge = p->n_merges;
+    if (e->works->n == 0) return STATUS_OK;
+    emit.list_per_item = true;
+    TRY(plan_begin_grid(p, e->kernel, DISPATCH_FIXED, stream, NULL));
+    TRY(works_emit(&emit, b, p));
+    TRY(plan_end_grid(p, 0));
+    return plan_add_merge_grid(p, first_merge, p->n_merges, stream, NULL, 0);
+}
+
 /* end[l + 1] += items of list l. */
 static void count_lists(const struct works_emit *e, const struct batch *b, int64_t *end)
 {

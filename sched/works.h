@@ -57,6 +57,11 @@ struct works_emit {
  * head, or the one of its own head. */
 enum status works_emit(const struct works_emit *e, const struct batch *b, struct plan *p);
 
+/* The plain way to run a set: a FIXED grid with one item a CTA on `stream`, and behind it the merge grid of
+ * what was split. Nothing for no works. */
+enum status works_emit_grids(const struct works_emit *e, int32_t stream, const struct batch *b,
+                             struct plan *p);
+
 /* Several sets of works (one a kernel row) dealt to the same lists of the open FIXED or QUEUE grid by
  * work.list, 0 <= list < n_lists: list l holds the works of set 0 that name it, in their order, then those of
  * set 1. Of each emit only works, kernel, all_partial and order matter. */

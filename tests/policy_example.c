@@ -13,12 +13,8 @@ static enum status plan_example(const struct policy_input *in, struct plan *out,
         if (batch_qo_len(b, r) > 0)
             status = works_add_tile(&works, r, 0, (int32_t)packed_rows(b, r), (struct range){0, b->kv_len[r]},
                                     INT32_MAX);
-    const struct works_emit emit = {.works = &works, .kernel = KERNEL_FA2_DECODE_16, .list_per_item = true};
-    if (status == STATUS_OK && works.n > 0) {
-        status = plan_begin_grid(out, KERNEL_FA2_DECODE_16, DISPATCH_FIXED, 0, 0);
-        if (status == STATUS_OK) status = works_emit(&emit, b, out);
-        if (status == STATUS_OK) status = plan_end_grid(out, 0);
-    }
+    const struct works_emit emit = {.works = &works, .kernel = KERNEL_FA2_DECODE_16};
+    if (status == STATUS_OK) status = works_emit_grids(&emit, 0, b, out); /* one launch, an item a CTA */
     works_free(&works);
     return status;
 }
