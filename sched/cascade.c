@@ -123,8 +123,12 @@ static enum status run_job(struct finder *f, const struct job *job)
 static void note_leaves(struct finder *f)
 {
     struct cascade *c = f->out;
-    for (int32_t i = 0; i < c->n_requests; i++)
+    c->tokens_before[0] = 0;
+    for (int32_t i = 0; i < c->n_requests; i++) {
         c->requests[i] = f->entries[i].request;
+        c->position[c->requests[i]] = i;
+        c->tokens_before[i + 1] = c->tokens_before[i] + batch_qo_len(f->b, c->requests[i]);
+    }
     for (int32_t n = 0; n < c->n_nodes; n++)
         for (int32_t i = c->nodes[n].member_begin; i < c->nodes[n].member_end; i++)
             c->leaf[c->requests[i]] = n;
@@ -163,8 +167,11 @@ enum status cascade_find(const struct batch *b, int32_t max_rows, int32_t min_ke
     if (b->mask.window_left >= 0) return STATUS_OK;
     f.entries = malloc(n * sizeof *f.entries);
     out->requests = malloc(n * sizeof *out->requests);
+    out->position = malloc(n * sizeof *out->position);
+    out->tokens_before = malloc(n * sizeof *out->tokens_before);
     out->leaf = malloc(n * sizeof *out->leaf);
-    enum status status = f.entries && out->requests && out->leaf ? find(&f, max_rows) : STATUS_NO_MEMORY;
+    const bool ok = f.entries && out->requests && out->position && out->tokens_before && out->leaf;
+    enum status status = ok ? find(&f, max_rows) : STATUS_NO_MEMORY;
     free(f.entries);
     free(f.jobs);
     if (status != STATUS_OK || out->n_nodes == 0) cascade_free(out);
@@ -175,6 +182,8 @@ void cascade_free(struct cascade *c)
 {
     free(c->nodes);
     free(c->requests);
+    free(c->position);
+    free(c->tokens_before);
     free(c->leaf);
     memset(c, 0, sizeof *c);
 }

@@ -24,7 +24,9 @@ struct cascade {
     int32_t n_nodes, cap_nodes;
     int32_t *requests; /* candidates, those of a node next to each other */
     int32_t n_requests;
-    int32_t *leaf; /* [batch requests]: deepest node of a request, -1 for none */
+    int32_t *position;      /* [batch requests]: where a request is in requests */
+    int32_t *tokens_before; /* [n_requests + 1]: query tokens of the requests before a position */
+    int32_t *leaf;          /* [batch requests]: deepest node of a request, -1 for none */
 };
 
 /* Finds the tree. Candidates are requests with 1 .. max_rows packed rows a kv head (more rows reuse K/V well

@@ -23,7 +23,7 @@
  *
  * Example of step 3, 2 workers, decodes of 12, 2, 2 keys: mean 8. The pool is the 12; 2 and 2 go to a worker
  * each; 6 and 6 of the 12 fill both to 8. */
-#include "sched/cascade.h"
+#include "sched/cascade_plan.h"
 #include "sched/cost.h"
 #include "sched/fill.h"
 #include "sched/two_queues.h"
@@ -41,11 +41,12 @@ static const struct policy_option options[] = {
 
 enum {
     MIN_CHUNK_KEYS = 256,
-    SHARED_ROWS = 128,      /* packed rows up to which a request's prefix is worth sharing */
-    MMA_KEYS = 16,          /* keys of one tensor instruction */
-    DECODE_PIECES = 4,      /* of the remaining work per worker */
+    SHARED_ROWS = 128, /* packed rows up to which a request's prefix is worth sharing */
+    MMA_KEYS = 16,     /* keys of one tensor instruction */
+    DECODE_PIECES = 4, /* of the remaining work per worker */
+    PREFILL_PIECES = 1,
     MAX_PREFILL_PIECES = 4, /* of a tile */
-    COARSE_PIECES = 8,      /* least decode pieces, as parts of the whole time */
+    COARSE_PIECES = 8,      /* of the whole time: longest late prefill pieces, shortest decode pieces */
     FINE_PIECES = 64
 };
 
@@ -55,7 +56,7 @@ struct family {
 };
 static const struct family families[] = {
     {KERNEL_FUSED_128_16, {KERNEL_FA2_PREFILL_128, KERNEL_FA2_DECODE_16}},
-    {KERNEL_FUSED_FA3_16, {KERNEL_FA3_PREFILL_128, KERNEL_RING_DECODE_16}},
+    {KERNEL_FUSED_FA3_16, {KERNEL_FA3_PACKED_128, KERNEL_RING_DECODE_16}},
 };
 enum { N_FAMILIES = sizeof families / sizeof families[0] };
 
@@ -73,10 +74,6 @@ struct planner {
 
     double role_ns[2], role_flops[2], bytes; /* all heads */
     double longest_ns[2];
-    struct works works[2];
-    int32_t *work_begin; /* first work of (tile, head), or of a tile for all heads; by sorted tile */
-    bool all_heads;
-    int32_t *first[2]; /* first partial row of each work */
 };
 
 static void planner_free(struct planner *p)
@@ -84,11 +81,38 @@ static void planner_free(struct planner *p)
     free(p->tiles);
     free(p->group_tile);
     free(p->sorted);
-    free(p->work_begin);
+}
+
+/* The tiles cut and laid out in one way. */
+struct layout {
+    bool queues; /* a queue a role; else a list a worker */
+    struct works works[2];
+    int32_t *begin; /* first work of a tile (sorted): queues, for all heads; lists, [tile * heads + head] */
+    int32_t *first[2]; /* first partial row of each work */
+    int32_t n_decode;  /* queues: workers at home with the decodes */
+    int32_t n_pool;    /* lists: tiles that were cut */
+    double ns;         /* estimated time, merge included */
+};
+
+static void layout_free(struct layout *x)
+{
     for (int role = 0; role < 2; role++) {
-        works_free(&p->works[role]);
-        free(p->first[role]);
+        works_free(&x->works[role]);
+        free(x->first[role]);
     }
+    free(x->begin);
+}
+
+/* Keeps the faster of two layouts in *best (an empty one has no begin) and frees the other. */
+static void keep_faster(struct layout *best, struct layout *other)
+{
+    if (!best->begin || other->ns < best->ns) {
+        const struct layout swap = *best;
+        *best = *other;
+        *other = swap;
+    }
+    layout_free(other);
+    *other = (struct layout){0};
 }
 
 /* ---- tiles */
@@ -98,24 +122,13 @@ static int32_t n_groups(const struct planner *p)
     return p->in->batch->n_requests + p->shared->n_nodes;
 }
 
-static int32_t group_tokens(const struct planner *p, int32_t group)
+/* Few rows, which a decode tile holds, wait for memory: decodes, short extends of a small GQA group, small
+ * groups that share a prefix. */
+static enum work_role group_role(const struct planner *p, int32_t tokens)
 {
-    const struct batch *b = p->in->batch;
-    if (group < b->n_requests) return batch_qo_len(b, group);
-    const struct cascade_node *node = &p->shared->nodes[group - b->n_requests];
-    int32_t tokens = 0;
-    for (int32_t m = node->member_begin; m < node->member_end; m++)
-        tokens += batch_qo_len(b, p->shared->requests[m]);
-    return tokens;
-}
-
-/* Decodes are decodes; a shared prefix has the rows of many and takes the tall tile unless they are few. */
-static enum work_role group_role(const struct planner *p, int32_t group, int32_t tokens)
-{
-    const struct batch *b = p->in->batch;
-    if (group < b->n_requests) return tokens == 1 ? WORK_DECODE : WORK_PREFILL;
-    return tokens * batch_group_size(b) <= kernel_row(p->family.roles[WORK_DECODE])->tile_q ? WORK_DECODE
-                                                                                            : WORK_PREFILL;
+    const int64_t rows = (int64_t)tokens * batch_group_size(p->in->batch);
+    return tokens == 1 || rows <= kernel_row(p->family.roles[WORK_DECODE])->tile_q ? WORK_DECODE
+                                                                                   : WORK_PREFILL;
 }
 
 static enum status push_tile(struct planner *p, const struct fill_tile *tile)
@@ -151,8 +164,9 @@ static void set_keys(const struct planner *p, enum kernel_id k, int32_t i, struc
 static enum status add_tiles(struct planner *p, int32_t group)
 {
     const struct batch *b = p->in->batch;
-    const int32_t tokens = group_tokens(p, group), group_size = batch_group_size(b);
-    const enum work_role role = group_role(p, group, tokens);
+    const int32_t tokens = cascade_group_tokens(p->shared, p->in->batch, group),
+                  group_size = batch_group_size(b);
+    const enum work_role role = group_role(p, tokens);
     const enum kernel_id k = p->family.roles[role];
     const double heads = b->shape.num_kv_heads;
     for (int32_t i = 0; i < tile_count(k, tokens, group_size); i++) {
@@ -304,22 +318,21 @@ static double piece_ns(const void *context, const struct fill_tile *t, int64_t k
         .ns;
 }
 
-/* One way to fill: the works it makes and its estimated time. */
-struct filled {
-    struct works works[2];
-    int32_t *begin;
-    int32_t n_pool;
-    double ns;
-};
-
-static void filled_free(struct filled *x)
+/* Workers run their prefill pieces first, so that the roles follow each other: prefill's share, then the
+ * longer of the decodes' share and their bytes. What is uneven at the end takes its time whatever binds
+ * before. */
+static double lists_ns(const struct planner *p, double makespan_ns)
 {
-    works_free(&x->works[0]);
-    works_free(&x->works[1]);
-    free(x->begin);
+    const struct bounds x = bounds_of(p);
+    const double prefill = p->role_ns[WORK_PREFILL] / p->n_workers,
+                 decode = p->role_ns[WORK_DECODE] / p->n_workers;
+    double phases = prefill + (decode > x.memory_ns ? decode : x.memory_ns);
+    if (p->role_ns[WORK_DECODE] <= 0 || p->role_ns[WORK_PREFILL] <= 0) phases = smooth_max(x);
+    if (phases < x.pipe_ns) phases = x.pipe_ns;
+    return phases + makespan_ns - x.spread_ns;
 }
 
-static enum status fill(const struct planner *p, bool cut, struct filled *out)
+static enum status fill(const struct planner *p, bool cut, struct layout *out)
 {
     const int32_t heads = p->in->batch->shape.num_kv_heads;
     const struct fill_input f = {.tiles = p->tiles,
@@ -331,31 +344,24 @@ static enum status fill(const struct planner *p, bool cut, struct filled *out)
                                  .context = p,
                                  .cut = cut};
     double makespan;
-    *out = (struct filled){.begin = malloc(((size_t)p->n_tiles * (size_t)heads + 1) * sizeof *out->begin)};
+    *out = (struct layout){.begin = malloc(((size_t)p->n_tiles * (size_t)heads + 1) * sizeof *out->begin)};
     if (!out->begin) return STATUS_NO_MEMORY;
     TRY(fill_workers(&f, out->works, out->begin, &makespan, &out->n_pool));
-    /* the end, when some workers are idle, is too thin to fill the chip: it takes its time whatever binds
-     * before */
-    out->ns =
-        estimate_ns(p) + makespan - bounds_of(p).spread_ns + merge_ns(p, count_partial_rows(p, out->works));
+    out->ns = lists_ns(p, makespan) + merge_ns(p, count_partial_rows(p, out->works));
     return STATUS_OK;
 }
 
 /* Cut, unless leaving all tiles whole is as fast. Whole tiles take at least as long as the longest. */
-static enum status make_lists(struct planner *p)
+static enum status make_lists(const struct planner *p, struct layout *best)
 {
-    struct filled cut = {0}, whole = {0};
+    struct layout cut = {0}, whole = {0};
     enum status status = fill(p, true, &cut);
     if (status == STATUS_OK && cut.n_pool > 0 && p->longest_ns[0] <= cut.ns && p->longest_ns[1] <= cut.ns)
         status = fill(p, false, &whole);
-    if (status == STATUS_OK) {
-        struct filled *best = whole.begin && whole.ns <= cut.ns ? &whole : &cut;
-        memcpy(p->works, best->works, sizeof p->works);
-        p->work_begin = best->begin;
-        *best = (struct filled){0};
-    }
-    filled_free(&cut);
-    filled_free(&whole);
+    if (status == STATUS_OK && whole.begin) keep_faster(best, &whole);
+    if (status == STATUS_OK) keep_faster(best, &cut);
+    layout_free(&cut);
+    layout_free(&whole);
     return status;
 }
 
@@ -365,8 +371,9 @@ static enum status make_lists(struct planner *p)
 struct grain {
     int32_t workers[2]; /* by role */
     int32_t min_keys;
-    int32_t max_prefill_pieces; /* of a tile */
-    double least_decode_ns;     /* decode pieces are not made shorter than about this */
+    int32_t max_prefill_pieces; /* of a tile, unless they would be longer than most_prefill_ns */
+    double most_prefill_ns;
+    double least_decode_ns; /* decode pieces are not made shorter than about this */
 };
 
 /* Keys a piece of the tile gets, when `left_ns` of its queue's work is left. */
@@ -375,25 +382,28 @@ static int64_t guided_keys(const struct planner *p, const struct fill_tile *t, d
 {
     const int64_t keys = t->keys.end - t->keys.begin, unit = piece_unit(p, t->role);
     double share = left_ns / g->workers[t->role];
-    if (t->role == WORK_DECODE) share /= DECODE_PIECES;
+    share /= t->role == WORK_DECODE ? DECODE_PIECES : PREFILL_PIECES;
     if (t->role == WORK_DECODE && share < g->least_decode_ns) share = g->least_decode_ns;
     if (keys <= g->min_keys || t->ns <= share) return keys > 0 ? keys : 1;
     int64_t n = (int64_t)ceil(t->ns / share);
-    if (t->role == WORK_PREFILL && n > g->max_prefill_pieces) n = g->max_prefill_pieces;
+    if (t->role == WORK_PREFILL) {
+        const int64_t most = (int64_t)ceil(t->ns / g->most_prefill_ns);
+        if (n > g->max_prefill_pieces) n = most > g->max_prefill_pieces ? most : g->max_prefill_pieces;
+    }
     if (n > keys / g->min_keys) n = keys / g->min_keys;
     return ((keys + n - 1) / n + unit - 1) / unit * unit;
 }
 
-static enum status cut_queues(struct planner *p, const struct grain *g)
+static enum status cut_queues(const struct planner *p, const struct grain *g, struct layout *out)
 {
     const int32_t heads = p->in->batch->shape.num_kv_heads;
     double left[2] = {p->role_ns[0], p->role_ns[1]};
-    p->works[0].n = p->works[1].n = 0;
+    out->works[0].n = out->works[1].n = 0;
     for (int32_t i = 0; i < p->n_tiles; i++) {
         const struct fill_tile *t = &p->tiles[i];
-        struct works *works = &p->works[t->role];
+        struct works *works = &out->works[t->role];
         const int64_t keys = guided_keys(p, t, left[t->role], g);
-        const int32_t first = p->work_begin[i] = works->n;
+        const int32_t first = out->begin[i] = works->n;
         TRY(works_add_tile(works, t->group, t->row_begin, t->row_end, t->keys, keys));
         for (int32_t w = first; w < works->n; w++)
             works->data[w].deferred = t->deferred;
@@ -404,19 +414,20 @@ static enum status cut_queues(struct planner *p, const struct grain *g)
 
 /* Time of the queues as they are cut: the bounds, with half of the longest late piece as the ragged end, and
  * the merge. */
-static double queues_ns(const struct planner *p, const struct grain *g)
+static double grain_ns(const struct planner *p, const struct grain *g, const struct layout *x)
 {
-    const double prefill = p->longest_ns[WORK_PREFILL] / g->max_prefill_pieces;
+    const double pieces = p->longest_ns[WORK_PREFILL] / g->max_prefill_pieces;
+    const double prefill = pieces < g->most_prefill_ns ? pieces : g->most_prefill_ns;
     const double decode =
         p->longest_ns[WORK_DECODE] < g->least_decode_ns ? p->longest_ns[WORK_DECODE] : g->least_decode_ns;
     const double end = bounds_of(p).spread_ns + (prefill > decode ? prefill : decode) / 2;
     const double chip = chip_bound_ns(p);
-    return (end > chip ? end : chip) + merge_ns(p, count_partial_rows(p, p->works));
+    return (end > chip ? end : chip) + merge_ns(p, count_partial_rows(p, x->works));
 }
 
 /* Cuts as finely as pays; then into longer pieces until the partial rows stay within 2 x slots x tile rows.
  */
-static enum status choose_grain(struct planner *p, struct grain *g)
+static enum status choose_grain(const struct planner *p, struct grain *g, struct layout *out)
 {
     const enum kernel_id tallest = p->family.roles[p->role_ns[WORK_PREFILL] > 0 ? WORK_PREFILL : WORK_DECODE];
     const double most_rows = 2.0 * p->n_workers * kernel_row(tallest)->tile_q, whole_ns = estimate_ns(p);
@@ -425,179 +436,108 @@ static enum status choose_grain(struct planner *p, struct grain *g)
     for (int fine = 0; fine < 2; fine++)
         for (int32_t pieces = 1; pieces <= MAX_PREFILL_PIECES; pieces++) {
             g->max_prefill_pieces = pieces;
+            g->most_prefill_ns = whole_ns / COARSE_PIECES;
             g->least_decode_ns = whole_ns / (fine ? FINE_PIECES : COARSE_PIECES);
-            TRY(cut_queues(p, g));
-            if (queues_ns(p, g) < best_ns &&
-                (best_ns == INFINITY || count_partial_rows(p, p->works) <= most_rows)) {
-                best_ns = queues_ns(p, g);
+            TRY(cut_queues(p, g, out));
+            const double ns = grain_ns(p, g, out);
+            if (ns < best_ns && (best_ns == INFINITY || count_partial_rows(p, out->works) <= most_rows)) {
+                best_ns = ns;
                 best = *g;
             }
         }
     *g = best;
-    TRY(cut_queues(p, g));
-    while (count_partial_rows(p, p->works) > most_rows && g->min_keys <= INT32_MAX / 2) {
+    TRY(cut_queues(p, g, out));
+    while (count_partial_rows(p, out->works) > most_rows && g->min_keys <= INT32_MAX / 2) {
         g->min_keys *= 2;
-        TRY(cut_queues(p, g));
+        TRY(cut_queues(p, g, out));
     }
     return STATUS_OK;
 }
 
-static enum status make_queues(struct planner *p, int32_t *n_decode)
+static struct two_queues queues_of(const struct planner *p, const struct layout *x)
 {
-    *n_decode = two_queues_split(p->n_workers, p->role_ns[WORK_PREFILL], p->role_ns[WORK_DECODE],
-                                 p->in->kernels->fit[p->family.roles[WORK_DECODE]].cta_bytes_per_ns,
-                                 p->in->gpu->hbm_bytes_per_ns);
-    struct grain g = {.workers = {p->n_workers - *n_decode, *n_decode}, .min_keys = MIN_CHUNK_KEYS};
-    for (int role = 0; role < 2; role++)
-        if (g.workers[role] < 1) g.workers[role] = 1;
-    p->work_begin = malloc(((size_t)p->n_tiles + 1) * sizeof *p->work_begin);
-    if (!p->work_begin) return STATUS_NO_MEMORY;
-    p->all_heads = true;
-    return choose_grain(p, &g);
+    return (struct two_queues){
+        .grid_kernel = p->grid_kernel,
+        .roles = {{.works = &x->works[0], .kernel = p->family.roles[0], .first = x->first[0]},
+                  {.works = &x->works[1], .kernel = p->family.roles[1], .first = x->first[1]}},
+        .n_workers = p->n_workers,
+        .n_decode = x->n_decode,
+        .steal = true};
 }
 
-/* ---- merges of shared prefixes */
-
-/* First partial rows that hold (token, q head) of a row group's pieces; returns how many. */
-static int32_t sources(const struct planner *p, int32_t group, int32_t token, int32_t kv_head, int32_t head,
-                       int32_t *src)
+/* What list scheduling makes of the queues, and the merge. */
+static enum status time_queues(const struct planner *p, struct layout *x)
 {
-    const int32_t tokens = group_tokens(p, group);
-    const enum kernel_id k = p->family.roles[group_role(p, group, tokens)];
-    const struct tile_place at = tile_locate(k, tokens, batch_group_size(p->in->batch), token, head);
-    const int32_t tile = p->sorted[p->group_tile[group] + at.tile];
-    const struct works *works = &p->works[p->tiles[tile].role];
-    const int32_t *first = p->first[p->tiles[tile].role];
-    const int32_t heads = p->in->batch->shape.num_kv_heads;
-    const int32_t begin = p->all_heads ? p->work_begin[tile] : p->work_begin[(int64_t)tile * heads + kv_head];
-    const struct work *w = &works->data[begin];
-    for (int32_t c = 0; c < w->n_chunks; c++)
-        src[c] = first[begin + c] + (p->all_heads ? kv_head * (w->row_end - w->row_begin) : 0) + at.row;
-    return w->n_chunks;
-}
-
-/* A merge that grows while the next row's sources are the rows behind its own. */
-struct pending {
-    struct merge merge;
-    int32_t *src, *next; /* [cap] of the first row, and of the row being looked at */
-    int32_t n, cap;
-};
-
-static enum status flush(struct pending *m, struct plan *out)
-{
-    if (m->merge.row_begin == m->merge.row_end) return STATUS_OK;
-    const enum status status = plan_add_merge(out, &m->merge, m->src, m->n);
-    m->merge.row_begin = m->merge.row_end = 0;
+    const struct two_queues q = queues_of(p, x);
+    double *ns[2], makespan = 0;
+    enum status status = STATUS_OK;
+    for (int role = 0; role < 2; role++) {
+        ns[role] = malloc(((size_t)x->works[role].n + 1) * sizeof *ns[role]);
+        if (!ns[role]) status = STATUS_NO_MEMORY;
+        for (int32_t i = 0; ns[role] && i < x->works[role].n; i++) {
+            const struct work *w = &x->works[role].data[i];
+            const struct fill_tile t = {.row_begin = w->row_begin, .row_end = w->row_end, .role = role};
+            ns[role][i] = piece_ns(p, &t, w->kv_end - w->kv_begin);
+        }
+    }
+    if (status == STATUS_OK) status = two_queues_makespan(&q, p->in, ns, &makespan);
+    const double chip = chip_bound_ns(p);
+    x->ns = (makespan > chip ? makespan : chip) + merge_ns(p, count_partial_rows(p, x->works));
+    free(ns[0]);
+    free(ns[1]);
     return status;
 }
 
-static bool follows(const struct pending *m, const struct merge *row, int32_t n)
+static enum status make_queues(const struct planner *p, struct layout *best)
 {
-    const int32_t rows = m->merge.row_end - m->merge.row_begin;
-    if (rows == 0 || n != m->n || row->kv_head != m->merge.kv_head || row->request != m->merge.request ||
-        row->row_begin != m->merge.row_end || (rows + 1) * n > PLAN_MERGE_ROWS)
-        return false;
-    for (int32_t i = 0; i < n; i++)
-        if (m->next[i] != m->src[i] + rows) return false;
-    return true;
-}
-
-static enum status add_row(struct pending *m, const struct merge *row, int32_t n, struct plan *out)
-{
-    if (follows(m, row, n)) {
-        m->merge.row_end++;
-        return STATUS_OK;
-    }
-    TRY(flush(m, out));
-    m->merge = *row;
-    m->n = n;
-    memcpy(m->src, m->next, (size_t)n * sizeof *m->src);
-    return STATUS_OK;
-}
-
-/* Token of the node's row group at which a member's tokens begin. */
-static int32_t member_token(const struct planner *p, const struct cascade_node *node, int32_t request)
-{
-    int32_t token = 0;
-    for (int32_t m = node->member_begin; p->shared->requests[m] != request; m++)
-        token += batch_qo_len(p->in->batch, p->shared->requests[m]);
-    return token;
-}
-
-/* The chain of a request: its own rows, then its nodes from the deepest to the root. */
-struct link {
-    int32_t group, token;
-};
-enum { MAX_LINKS = 32 };
-
-static int32_t chain_of(const struct planner *p, int32_t request, struct link *links)
-{
-    int32_t n = 0;
-    links[n++] = (struct link){request, 0};
-    for (int32_t node = p->shared->leaf[request]; node >= 0; node = p->shared->nodes[node].parent)
-        links[n++] =
-            (struct link){p->in->batch->n_requests + node, member_token(p, &p->shared->nodes[node], request)};
-    return n;
-}
-
-static enum status merge_request(const struct planner *p, int32_t request, struct pending *m,
-                                 struct plan *out)
-{
-    const struct batch *b = p->in->batch;
-    const int32_t group_size = batch_group_size(b);
-    struct link links[MAX_LINKS];
-    const int32_t n_links = chain_of(p, request, links);
-    for (int32_t kv_head = 0; kv_head < b->shape.num_kv_heads; kv_head++)
-        for (int32_t token = 0; token < batch_qo_len(b, request); token++)
-            for (int32_t head = 0; head < group_size; head++) {
-                const int32_t row = token * group_size + head;
-                const struct merge merge = {request, kv_head, row, row + 1, ROWS_TOKEN_MAJOR};
-                int32_t n = 0;
-                for (int32_t l = n_links; l-- > 0;) /* in key order */
-                    n += sources(p, links[l].group, links[l].token + token, kv_head, head, m->next + n);
-                TRY(add_row(m, &merge, n, out));
-            }
-    return flush(m, out);
-}
-
-static enum status add_shared_merges(const struct planner *p, struct plan *out)
-{
-    struct pending m = {0};
-    if (p->shared->n_nodes == 0) return STATUS_OK;
-    int32_t most = 1;
+    struct layout x = {.queues = true, .begin = malloc(((size_t)p->n_tiles + 1) * sizeof *x.begin)};
+    x.n_decode = two_queues_split(p->n_workers, p->role_ns[WORK_PREFILL], p->role_ns[WORK_DECODE],
+                                  p->in->kernels->fit[p->family.roles[WORK_DECODE]].cta_bytes_per_ns,
+                                  p->in->gpu->hbm_bytes_per_ns);
+    struct grain g = {.workers = {p->n_workers - x.n_decode, x.n_decode}, .min_keys = MIN_CHUNK_KEYS};
     for (int role = 0; role < 2; role++)
-        for (int32_t i = 0; i < p->works[role].n; i++)
-            if (p->works[role].data[i].n_chunks > most) most = p->works[role].data[i].n_chunks;
-    const size_t cap = (size_t)most * MAX_LINKS;
-    m.src = malloc(cap * sizeof *m.src);
-    m.next = malloc(cap * sizeof *m.next);
-    enum status status = m.src && m.next ? STATUS_OK : STATUS_NO_MEMORY;
-    for (int32_t r = 0; r < p->in->batch->n_requests && status == STATUS_OK; r++)
-        if (p->shared->leaf[r] >= 0) status = merge_request(p, r, &m, out);
-    free(m.src);
-    free(m.next);
+        if (g.workers[role] < 1) g.workers[role] = 1;
+    enum status status = x.begin ? choose_grain(p, &g, &x) : STATUS_NO_MEMORY;
+    if (status == STATUS_OK) status = time_queues(p, &x);
+    if (status == STATUS_OK) keep_faster(best, &x);
+    layout_free(&x);
     return status;
 }
 
 /* ---- emission */
 
-static enum status add_groups(const struct planner *p, struct plan *out)
+/* A layout and its planner, for the merges of shared prefixes. */
+struct laid_out {
+    const struct planner *p;
+    const struct layout *x;
+};
+
+static int32_t sources(const void *context, int32_t group, int32_t token, int32_t kv_head, int32_t head,
+                       int32_t *src)
 {
-    enum status status = STATUS_OK;
-    struct member *members = malloc(((size_t)p->in->batch->n_requests + 1) * sizeof *members);
-    if (!members) return STATUS_NO_MEMORY;
-    for (int32_t n = 0; n < p->shared->n_nodes && status == STATUS_OK; n++) {
-        const struct cascade_node *node = &p->shared->nodes[n];
-        int32_t group, count = 0;
-        for (int32_t m = node->member_begin; m < node->member_end; m++) {
-            const int32_t r = p->shared->requests[m];
-            members[count++] = (struct member){r, 0, batch_qo_len(p->in->batch, r)};
-        }
-        status = plan_add_group(out, members, count, &group);
-        assert(status != STATUS_OK || group == p->in->batch->n_requests + n);
-    }
-    free(members);
-    return status;
+    const struct planner *p = ((const struct laid_out *)context)->p;
+    const struct layout *x = ((const struct laid_out *)context)->x;
+    const int32_t tokens = cascade_group_tokens(p->shared, p->in->batch, group);
+    const enum kernel_id k = p->family.roles[group_role(p, tokens)];
+    const struct tile_place at = tile_locate(k, tokens, batch_group_size(p->in->batch), token, head);
+    const int32_t tile = p->sorted[p->group_tile[group] + at.tile], heads = p->in->batch->shape.num_kv_heads;
+    const int32_t role = p->tiles[tile].role;
+    const int32_t begin = x->queues ? x->begin[tile] : x->begin[(int64_t)tile * heads + kv_head];
+    const struct work *w = &x->works[role].data[begin];
+    for (int32_t c = 0; c < w->n_chunks; c++)
+        src[c] = x->first[role][begin + c] + (x->queues ? kv_head * (w->row_end - w->row_begin) : 0) + at.row;
+    return w->n_chunks;
+}
+
+static enum status add_shared_merges(const struct planner *p, const struct layout *x, struct plan *out)
+{
+    const struct laid_out context = {p, x};
+    struct cascade_sources s = {sources, &context, 1};
+    for (int role = 0; role < 2; role++)
+        for (int32_t i = 0; i < x->works[role].n; i++)
+            if (x->works[role].data[i].n_chunks > s.most_sources)
+                s.most_sources = x->works[role].data[i].n_chunks;
+    return cascade_add_merges(p->shared, p->in->batch, &s, out);
 }
 
 static enum status emit_lists(const struct planner *p, const struct works_emit sets[2], struct plan *out)
@@ -607,46 +547,43 @@ static enum status emit_lists(const struct planner *p, const struct works_emit s
     return plan_end_grid(out, 0);
 }
 
-static enum status emit(struct planner *p, bool queues, int32_t n_decode, struct plan *out)
+static enum status emit(const struct planner *p, struct layout *x, struct plan *out)
 {
-    struct works_emit sets[2];
     for (int role = 0; role < 2; role++) {
-        p->first[role] = malloc(((size_t)p->works[role].n + 1) * sizeof *p->first[role]);
-        if (!p->first[role]) return STATUS_NO_MEMORY;
-        sets[role] = (struct works_emit){
-            .works = &p->works[role], .kernel = p->family.roles[role], .first = p->first[role]};
+        x->first[role] = malloc(((size_t)x->works[role].n + 1) * sizeof *x->first[role]);
+        if (!x->first[role]) return STATUS_NO_MEMORY;
     }
-    const struct two_queues q = {.grid_kernel = p->grid_kernel,
-                                 .roles = {sets[0], sets[1]},
-                                 .n_workers = p->n_workers,
-                                 .n_decode = n_decode,
-                                 .steal = true};
-    TRY(add_groups(p, out));
-    TRY(queues ? two_queues_emit(&q, p->in, out) : emit_lists(p, sets, out));
-    TRY(add_shared_merges(p, out));
+    const struct two_queues q = queues_of(p, x);
+    TRY(cascade_add_groups(p->shared, p->in->batch, out));
+    TRY(x->queues ? two_queues_emit(&q, p->in, out) : emit_lists(p, q.roles, out));
+    TRY(add_shared_merges(p, x, out));
     return plan_add_merge_grid(out, 0, out->n_merges, 0, NULL, 0);
 }
 
 /* ---- the choice */
 
-static bool has_both_roles(const struct batch *b)
+/* Rows of requests in both roles; shared prefixes go along with the decodes they belong to. */
+static bool has_both_roles(const struct planner *p)
 {
+    const struct batch *b = p->in->batch;
     bool has[2] = {false, false};
     for (int32_t r = 0; r < b->n_requests; r++)
-        if (batch_qo_len(b, r) > 0) has[batch_qo_len(b, r) == 1] = true;
+        if (batch_qo_len(b, r) > 0) has[group_role(p, batch_qo_len(b, r))] = true;
     return has[0] && has[1];
 }
 
 static enum status plan_best(struct planner *p, struct plan *out)
 {
     const char *dispatch = policy_option_word(p->in, "dispatch");
-    const bool queues =
-        strcmp(dispatch, "auto") == 0 ? has_both_roles(p->in->batch) : strcmp(dispatch, "queues") == 0;
-    int32_t n_decode = 0;
-    if (p->n_tiles == 0) return STATUS_OK;
-    TRY(sort_tiles(p));
-    TRY(queues ? make_queues(p, &n_decode) : make_lists(p));
-    return emit(p, queues, n_decode, out);
+    const bool free_choice = strcmp(dispatch, "auto") == 0;
+    struct layout best = {0};
+    enum status status = p->n_tiles ? sort_tiles(p) : STATUS_OK;
+    if (p->n_tiles == 0 || status != STATUS_OK) return status;
+    if (free_choice ? has_both_roles(p) : strcmp(dispatch, "queues") == 0) status = make_queues(p, &best);
+    if (status == STATUS_OK && (free_choice || strcmp(dispatch, "lists") == 0)) status = make_lists(p, &best);
+    if (status == STATUS_OK) status = emit(p, &best, out);
+    layout_free(&best);
+    return status;
 }
 
 static bool family_allowed(const struct policy_input *in, int family)

@@ -17,6 +17,11 @@ struct two_queues {
 int32_t two_queues_split(int32_t n_workers, double prefill_ns, double decode_ns, double worker_bytes_per_ns,
                          double hbm_bytes_per_ns);
 
+/* Makespan of the queues under list scheduling: the worker that is free first draws from its home, or from
+ * the other queue. work_ns[role][i] is the time of work i alone on an SM. */
+enum status two_queues_makespan(const struct two_queues *q, const struct policy_input *in,
+                                double *const work_ns[2], double *makespan_ns);
+
 /* Adds the QUEUE grid, each queue longest work first, with its items' merges but without a merge grid. On an
  * SM with several CTAs the decode homes are those of the last round of a breadth-first launch, then of the
  * one before, so that an SM holds both roles. */
