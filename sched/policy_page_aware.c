@@ -355,6 +355,8 @@ static enum status fill(const struct planner *p, bool cut, struct layout *out)
 static enum status make_lists(const struct planner *p, struct layout *best)
 {
     struct layout cut = {0}, whole = {0};
+    if (best->begin && lists_ns(p, bounds_of(p).spread_ns) >= best->ns)
+        return STATUS_OK; /* even lists are slower */
     enum status status = fill(p, true, &cut);
     if (status == STATUS_OK && cut.n_pool > 0 && p->longest_ns[0] <= cut.ns && p->longest_ns[1] <= cut.ns)
         status = fill(p, false, &whole);
