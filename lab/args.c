@@ -29,7 +29,8 @@
     X(HEAD_DIM, "head-dim", "N", WITH_WORKLOAD | COMMAND_REPLAY, "head dimension (128)")                    \
     X(PAGE_SIZE, "page-size", "N", WITH_WORKLOAD | COMMAND_REPLAY, "keys a page (16)")                      \
     X(DTYPE, "dtype", "T", WITH_WORKLOAD | COMMAND_REPLAY, "type of Q and O: bf16, fp16, fp32")             \
-    X(KV_DTYPE, "kv-dtype", "T", WITH_WORKLOAD | COMMAND_REPLAY, "type of K and V: bf16, fp16, fp32")       \
+    X(KV_DTYPE, "kv-dtype", "T", WITH_WORKLOAD | COMMAND_REPLAY,                                            \
+      "K and V: bf16, fp16, fp32, fp8_e4m3, fp8_e5m2")                                                      \
     X(LAYOUT, "layout", "L", WITH_WORKLOAD, "layout of a page: NHD or HND")                                 \
     X(CAUSAL, "causal", "0|1", WITH_WORKLOAD, "causal mask, bottom-right aligned (1)")                      \
     X(WINDOW_LEFT, "window-left", "N", WITH_WORKLOAD, "sliding window, -1 for none")                        \
@@ -169,9 +170,10 @@ static enum status parse_real(const char *flag, const char *text, double *out, s
 static enum status parse_dtype(const char *flag, const char *text, enum dtype *out, struct why *why)
 {
     *out = dtype_from_name(text);
-    return *out < DTYPE_COUNT
+    return *out < DTYPE_COUNT && (strcmp(flag, "kv-dtype") == 0 || !dtype_is_fp8(*out))
                ? STATUS_OK
-               : status_fail(why, STATUS_BAD_INPUT, "--%s %.60s: expected bf16, fp16 or fp32", flag, text);
+               : status_fail(why, STATUS_BAD_INPUT, "--%s %.60s: expected bf16, fp16 or fp32%s", flag, text,
+                             strcmp(flag, "kv-dtype") == 0 ? ", fp8_e4m3 or fp8_e5m2" : "");
 }
 
 static enum status parse_heads(const char *text, struct shape *s, struct why *why)

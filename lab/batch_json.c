@@ -50,10 +50,13 @@ static enum status get_bool(const struct reading *r, const char *member, bool *o
 static enum status get_dtype(const struct reading *r, const char *member, enum dtype *out)
 {
     const json_t *value = json_object_get(r->object, member);
+    const bool is_kv = strcmp(member, "kv_dtype") == 0;
+    const char *expected = is_kv ? "bf16, fp16, fp32, fp8_e4m3 or fp8_e5m2" : "bf16, fp16 or fp32";
     if (!value || json_is_null(value)) return STATUS_OK;
-    if (!json_is_string(value)) return json_fail(&r->at, member, "bf16, fp16 or fp32", r->why);
+    if (!json_is_string(value)) return json_fail(&r->at, member, expected, r->why);
     *out = dtype_from_name(json_string_value(value));
-    return *out < DTYPE_COUNT ? STATUS_OK : json_fail(&r->at, member, "bf16, fp16 or fp32", r->why);
+    return *out < DTYPE_COUNT && (is_kv || !dtype_is_fp8(*out)) ? STATUS_OK
+                                                                : json_fail(&r->at, member, expected, r->why);
 }
 
 static enum status get_layout(const struct reading *r, enum layout *out)

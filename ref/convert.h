@@ -1,5 +1,5 @@
 /* convert: fp16 and bf16 to and from fp32, exact to IEEE 754 (round to nearest even, subnormals, infinities,
- * NaN). */
+ * NaN), and the 8-bit types of the OCP OFP8 specification (e4m3 without infinities, e5m2). */
 #ifndef TANDEM_REF_CONVERT_H
 #define TANDEM_REF_CONVERT_H
 
@@ -36,6 +36,26 @@ static inline float convert_fp16_to_float(uint16_t h)
     const uint32_t finite = convert_float_to_bits(convert_bits_to_float(magnitude) * 0x1p112f);
     return convert_bits_to_float(sign | (magnitude >= 0x0f800000u ? magnitude | 0x7f800000u : finite));
 }
+
+/* e4m3: bias 7, S.1111.111 is NaN, the largest value 448. Moved into an fp32's place it is too small by
+ * 2^120. */
+static inline float convert_e4m3_to_float(uint8_t c)
+{
+    const uint32_t sign = (uint32_t)(c & 0x80) << 24, magnitude = (uint32_t)(c & 0x7f) << 20;
+    const uint32_t finite = convert_float_to_bits(convert_bits_to_float(magnitude) * 0x1p120f);
+    return convert_bits_to_float(sign | (magnitude == 0x07f00000u ? 0x7fc00000u : finite));
+}
+
+/* e5m2 is the upper half of an fp16. */
+static inline float convert_e5m2_to_float(uint8_t c)
+{
+    return convert_fp16_to_float((uint16_t)(c << 8));
+}
+
+/* To nearest even; beyond the largest finite value (448, 57344), infinities included, they saturate, as GPUs'
+ * cvt.rn.satfinite does; NaN stays NaN. */
+uint8_t convert_float_to_e4m3(float x);
+uint8_t convert_float_to_e5m2(float x);
 
 uint16_t convert_float_to_bf16(float x);
 uint16_t convert_float_to_fp16(float x);

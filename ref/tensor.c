@@ -30,25 +30,19 @@ static float table_value(struct fill fill, int32_t i)
 }
 
 /* Four elements a hash: element e takes bits 16 (e % 4) of hash(key + e / 4). */
-static void fill_16(uint16_t *dst, size_t n, const uint16_t *table, uint64_t key)
-{
-#pragma omp parallel for schedule(static)
-    for (size_t block = 0; block < (n + 3) / 4; block++) {
-        const uint64_t h = hash(key + block);
-        for (size_t i = 0; i < 4 && 4 * block + i < n; i++)
-            dst[4 * block + i] = table[(h >> (16 * i)) & 0xffff];
+#define DEFINE_FILL(name, type)                                                                           \
+    static void name(type *dst, size_t n, const type *table, uint64_t key)                                \
+    {                                                                                                     \
+        _Pragma("omp parallel for schedule(static)") for (size_t block = 0; block < (n + 3) / 4; block++) \
+        {                                                                                                 \
+            const uint64_t h = hash(key + block);                                                         \
+            for (size_t i = 0; i < 4 && 4 * block + i < n; i++)                                           \
+                dst[4 * block + i] = table[(h >> (16 * i)) & 0xffff];                                     \
+        }                                                                                                 \
     }
-}
-
-static void fill_32(float *dst, size_t n, const float *table, uint64_t key)
-{
-#pragma omp parallel for schedule(static)
-    for (size_t block = 0; block < (n + 3) / 4; block++) {
-        const uint64_t h = hash(key + block);
-        for (size_t i = 0; i < 4 && 4 * block + i < n; i++)
-            dst[4 * block + i] = table[(h >> (16 * i)) & 0xffff];
-    }
-}
+DEFINE_FILL(fill_8, uint8_t)
+DEFINE_FILL(fill_16, uint16_t)
+DEFINE_FILL(fill_32, float)
 
 static enum status fill_tensor(void *dst, size_t n, enum dtype type, struct fill fill, uint64_t key)
 {
@@ -56,7 +50,9 @@ static enum status fill_tensor(void *dst, size_t n, enum dtype type, struct fill
     if (!table) return STATUS_NO_MEMORY;
     for (int32_t i = 0; i < TABLE_SIZE; i++)
         convert_store(type, table_value(fill, i), table, (size_t)i);
-    if (dtype_bytes(type) == 2)
+    if (dtype_bytes(type) == 1)
+        fill_8(dst, n, table, key);
+    else if (dtype_bytes(type) == 2)
         fill_16(dst, n, table, key);
     else
         fill_32(dst, n, table, key);

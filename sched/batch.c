@@ -56,8 +56,11 @@ static enum status check_shape(const struct shape *s, struct why *why)
     if (s->num_qo_heads % s->num_kv_heads)
         return status_fail(why, STATUS_BAD_INPUT, "num_qo_heads %d: expected a multiple of num_kv_heads %d",
                            s->num_qo_heads, s->num_kv_heads);
-    if ((unsigned)s->q_dtype >= DTYPE_COUNT || (unsigned)s->kv_dtype >= DTYPE_COUNT)
+    if ((unsigned)s->q_dtype >= DTYPE_COUNT || dtype_is_fp8(s->q_dtype))
         return status_fail(why, STATUS_BAD_INPUT, "dtype: expected fp32, fp16 or bf16");
+    if ((unsigned)s->kv_dtype >= DTYPE_COUNT)
+        return status_fail(why, STATUS_BAD_INPUT,
+                           "kv_dtype: expected fp32, fp16, bf16, fp8_e4m3 or fp8_e5m2");
     return STATUS_OK;
 }
 

@@ -12,10 +12,12 @@
 #include <stdint.h>
 
 /*                 code      name        bytes */
-#define DTYPE_LIST(X)  \
-    X(FP32, "fp32", 4) \
-    X(FP16, "fp16", 2) \
-    X(BF16, "bf16", 2)
+#define DTYPE_LIST(X)          \
+    X(FP32, "fp32", 4)         \
+    X(FP16, "fp16", 2)         \
+    X(BF16, "bf16", 2)         \
+    X(FP8_E4M3, "fp8_e4m3", 1) \
+    X(FP8_E5M2, "fp8_e5m2", 1)
 
 enum dtype {
 #define X(code, name, bytes) DTYPE_##code,
@@ -29,6 +31,12 @@ int32_t dtype_bytes(enum dtype t);
 const char *dtype_name(enum dtype t);
 enum dtype dtype_from_name(const char *name);
 
+/* OCP 8-bit types hold K and V only. */
+static inline bool dtype_is_fp8(enum dtype t)
+{
+    return t == DTYPE_FP8_E4M3 || t == DTYPE_FP8_E5M2;
+}
+
 /* Heads and types of one attention layer. group size = num_qo_heads / num_kv_heads (GQA; 1 = MHA, all = MQA).
  */
 struct shape {
@@ -36,7 +44,7 @@ struct shape {
     int32_t num_kv_heads;
     int32_t head_dim_qk;
     int32_t head_dim_vo;
-    enum dtype q_dtype; /* of Q and O */
+    enum dtype q_dtype; /* of Q and O: fp32, fp16 or bf16 */
     enum dtype kv_dtype;
 };
 

@@ -56,6 +56,51 @@ static void test_all_codes(void **state)
     }
 }
 
+/* An 8-bit code by the OCP definition. */
+static double fp8_by_definition(int32_t code, bool e4m3)
+{
+    const int32_t fraction_bits = e4m3 ? 3 : 2, bias = e4m3 ? 7 : 15, magnitude = code & 0x7f;
+    const int32_t exponent = magnitude >> fraction_bits, fraction = magnitude & ((1 << fraction_bits) - 1);
+    double x = exponent == 0 ? ldexp(fraction, 1 - bias - fraction_bits)
+                             : ldexp((1 << fraction_bits) + fraction, exponent - bias - fraction_bits);
+    if (e4m3 && magnitude == 0x7f) x = NAN;
+    if (!e4m3 && exponent == 31) x = fraction ? NAN : INFINITY;
+    return code & 0x80 ? -x : x;
+}
+
+/* All 256 codes of both: what their bits say, and back; between two neighbours the midpoint goes to the even
+ * code and what lies a hair to either side of it to the nearer one; beyond the largest everything saturates.
+ */
+static void test_fp8(void **state)
+{
+    (void)state;
+    for (int e4m3 = 0; e4m3 < 2; e4m3++)
+        for (int32_t code = 0; code < 256; code++) {
+            const double want = fp8_by_definition(code, e4m3);
+            const float got =
+                e4m3 ? convert_e4m3_to_float((uint8_t)code) : convert_e5m2_to_float((uint8_t)code);
+            uint8_t (*back)(float) = e4m3 ? convert_float_to_e4m3 : convert_float_to_e5m2;
+            const int32_t largest = e4m3 ? 0x7e : 0x7b;
+            if (isnan(want)) {
+                assert_true(isnan(got));
+                assert_int_equal(back(NAN) & 0x7f, e4m3 ? 0x7f : 0x7e);
+                continue;
+            }
+            assert_true(got == (float)want);
+            assert_int_equal(back(got), isinf(want) ? (code & 0x80) | largest : code);
+            if ((code & 0x7f) >= largest) continue;
+            const double next = fp8_by_definition(code + 1, e4m3);
+            const float middle = (float)((want + next) / 2);
+            assert_int_equal(back(middle), code & 1 ? code + 1 : code);
+            assert_int_equal(back(nextafterf(middle, (float)next)), code + 1);
+            assert_int_equal(back(nextafterf(middle, (float)want)), code);
+        }
+    assert_int_equal(convert_float_to_e4m3(1e9f), 0x7e);
+    assert_int_equal(convert_float_to_e4m3(-INFINITY), 0xfe);
+    assert_int_equal(convert_float_to_e5m2(61440.0f), 0x7b); /* halfway to what would be infinity */
+    assert_int_equal(convert_float_to_e5m2(0x1p-17f), 0x00);
+}
+
 /* Halfway cases go to the even neighbour, just beyond to the nearer one; overflow rounds to infinity at
  * 65520. */
 static void test_rounding(void **state)
@@ -271,6 +316,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_all_codes),
+        cmocka_unit_test(test_fp8),
         cmocka_unit_test(test_rounding),
         cmocka_unit_test(test_oracle_by_hand),
         cmocka_unit_test(test_empty_rows_and_sinks),
