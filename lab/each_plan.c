@@ -56,6 +56,13 @@ static enum status run_saved(struct each_plan *e, const struct workload *w, cons
     return note(e, &r, status, why);
 }
 
+/* --policy all means those that this GPU can run: the others get their row and remark, and are no failure. */
+static bool is_excused(const struct each_plan *e, enum status s)
+{
+    return s == STATUS_UNSUPPORTED && !e->args->plan &&
+           (!e->args->policy || strcmp(e->args->policy, "all") == 0);
+}
+
 /* Keeps the first failure, goes on after local ones. */
 static enum status combine(enum status worst, enum status now)
 {
@@ -72,7 +79,8 @@ static enum status run_workload(struct each_plan *e, const struct workload *w,
     if (e->args->plan) worst = run_saved(e, w, &m, why);
     for (int32_t i = 0; i < n && (worst == STATUS_OK || is_local(worst)); i++) {
         struct why local = {""};
-        const enum status status = run_policy(e, w, &m, policies[i], &local);
+        enum status status = run_policy(e, w, &m, policies[i], &local);
+        if (is_excused(e, status)) status = STATUS_OK;
         if (worst == STATUS_OK || !(status == STATUS_OK || is_local(status))) *why = local;
         worst = status == STATUS_OK || is_local(status) ? combine(worst, status) : status;
     }

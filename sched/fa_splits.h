@@ -31,9 +31,10 @@ bool fa3_packs_gqa(bool must, int64_t qo_len, int32_t group_size, int32_t tile_m
 int64_t fa3_varlen_blocks_per_sm(int64_t total_blocks, int64_t kv_heads, int64_t sms);
 int32_t fa3_varlen_splits(int64_t n_blocks, int64_t per_sm, int32_t bound);
 
-/* FA2's cut of a set: every request in `splits` pieces of ceil(ceil(kv_len / block) / splits) blocks,
- * whatever a tile sees of them (early causal tiles get pieces without keys); without splits every tile has
- * the keys it sees. */
+/* FA2's cut of a set: every request in pieces of ceil(ceil(longest kv_len of the set / block) / splits)
+ * blocks from key 0, whatever a tile sees of them (pieces of a request beyond its keys, which FA2 launches
+ * and finds empty, get no work); without splits every tile has the keys it sees. Order: q head of the group,
+ * request, tile. */
 enum status fa2_cut(const struct batch *b, const struct role_set *set, enum kernel_id kernel,
                     int32_t block_keys, int32_t splits, struct works *works);
 

@@ -7,11 +7,13 @@
  * (a power of two of KV heads), inside a section the longest (last) tiles first. Not causal: CTA i takes
  * tiles i, i + S, i + 2 S, ..
  *   - decodes: packed tiles of 128 rows, one number of splits for the call: fa3_num_splits with b * kv heads
- * * ceil(group / 128) tiles and KV tiles of 176 keys (q = 1 needs no causal mask, whose tile would be 128);
- * every request in pieces of ceil(its blocks / splits). One tile a CTA; a combine kernel follows a split. */
+ * * ceil(group / 128) tiles and KV tiles of 128 keys (q = 1 needs no causal mask, whose tile of 176 is for
+ * unpaged K/V); every request in pieces of ceil(its blocks / splits). One tile a CTA; a combine kernel
+ * follows a split. The fixed-length rule, here on ragged batches; today's FA3 sends those through the rule of
+ * fa3_varlen. */
 #include "sched/fa_splits.h"
 
-enum { TILE = 128, DECODE_TILE_KV = 176 };
+enum { TILE = 128 };
 static const double section_bytes = 32.0 * 1024 * 1024;
 
 static int64_t ceil_div(int64_t a, int64_t b)
@@ -32,18 +34,31 @@ static double kv_head_bytes(const struct batch *b, int32_t kv_len)
     return (double)kv_len * (b->shape.head_dim_qk + b->shape.head_dim_vo) * dtype_bytes(b->shape.kv_dtype);
 }
 
+/* Every request's own KV blocks in `splits` pieces. */
+static enum status cut_decodes(const struct batch *b, const struct role_set *set, int32_t splits,
+                               struct works *works)
+{
+    for (int32_t i = 0; i < set->n; i++)
+        for (int32_t t = 0; t < works_n_tiles(b, KERNEL_FA3_PACKED_128, set->requests[i]); t++) {
+            const struct tile tile = works_tile(b, KERNEL_FA3_PACKED_128, set->requests[i], t);
+            const int64_t blocks = ceil_div(tile.keys.end - tile.keys.begin, TILE);
+            const int64_t piece = blocks > 0 ? ceil_div(blocks, splits) * TILE : TILE;
+            TRY(works_add_tile(works, set->requests[i], tile.row_begin, tile.row_end, tile.keys, piece));
+        }
+    return STATUS_OK;
+}
+
 static enum status decode_grids(const struct policy_input *in, const struct role_set *set, struct plan *out)
 {
     const struct batch *b = in->batch;
     const int32_t longest = longest_kv(b, set);
     const int64_t tiles = tile_count(KERNEL_FA3_PACKED_128, 1, batch_group_size(b));
-    const int32_t splits =
-        fa3_num_splits(set->n * tiles * b->shape.num_kv_heads, in->gpu->sm_count,
-                       ceil_div(longest, DECODE_TILE_KV), false, kv_head_bytes(b, longest));
+    const int32_t splits = fa3_num_splits(set->n * tiles * b->shape.num_kv_heads, in->gpu->sm_count,
+                                          ceil_div(longest, TILE), false, kv_head_bytes(b, longest));
     struct works works = {0};
     const struct works_emit emit = {
         .works = &works, .kernel = KERNEL_FA3_PACKED_128, .all_partial = splits > 1};
-    enum status status = fa2_cut(b, set, emit.kernel, DECODE_TILE_KV, splits, &works);
+    enum status status = cut_decodes(b, set, splits, &works);
     if (status == STATUS_OK) status = works_emit_grids(&emit, 0, b, out);
     works_free(&works);
     return status;

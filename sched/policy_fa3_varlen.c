@@ -7,8 +7,8 @@
  *   - blocks an SM: ceil(1.1 * sum m n * kv heads / S); splits = clamp(ceil(n / that), 1, bound), bound =
  *     fa3_num_splits for one sequence of the longest lengths; above 992 sequences nothing is split. A tile's
  * own KV blocks (its causal end) are dealt to the splits evenly.
- *   - without a window, sequences come in descending order of KV blocks a split, causal: of n * 128 - m *
- * 128, the keys before the first row.
+ *   - without a window, sequences come in descending order of KV blocks a split, causal: of n * 128 - m * 128, the
+ *     keys before the first row; each 992 sequences by themselves.
  *   - heads come in groups that keep their KV blocks in L2: the largest of 16, 8, 4, 2, 1 with heads * n
  * blocks within 8 MB (causal or window), at most kv heads; without either mask, all heads. Inside, the last
  * query tile first.
@@ -78,8 +78,11 @@ static void prepare_sequences(struct prepare *p)
         const int64_t n = (s->n + s->splits - 1) / s->splits;
         s->sort_key = b->mask.causal ? (n - s->m) * TILE : n;
     }
-    if (b->mask.window_left < 0 && p->n_sequences > 0)
-        qsort(p->sequences, (size_t)p->n_sequences, sizeof *p->sequences, compare_sequences);
+    for (int32_t i = 0; b->mask.window_left < 0 && i < p->n_sequences; i += FA3_MAX_SPLIT_SEQUENCES) {
+        const int32_t left = p->n_sequences - i,
+                      n = left < FA3_MAX_SPLIT_SEQUENCES ? left : FA3_MAX_SPLIT_SEQUENCES;
+        qsort(p->sequences + i, (size_t)n, sizeof *p->sequences, compare_sequences);
+    }
 }
 
 static int32_t heads_in_l2(const struct batch *b, int64_t n)

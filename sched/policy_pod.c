@@ -17,10 +17,10 @@
  *   9     128 x 64; split 64 x 128  4 virtual CTAs of 16 x 32     64 x 128
  *   11    64 x 32                   2 virtual CTAs of 16 x 32     64 x 128, then 2 prefill tiles a CTA
  *
- * A virtual CTA is one warp with its own shared memory: a lane (kernel.h). Splits are block-wise as in FA2: s
- * pieces of ceil(blocks / s) blocks of 128 keys for every request. Entries in request order; a merge launch
- * for each role that split. The published planner takes one prefill length and one decode length; for ragged
- * batches W and D are sums and lengths the longest. */
+ * A virtual CTA is one warp with its own shared memory: a lane (kernel.h). Splits are block-wise as in FA2:
+ * pieces of ceil(blocks / s) blocks of 128 keys, by the longest request of the role. Entries in request
+ * order; a merge launch for each role that split. The published planner takes one prefill length and one
+ * decode length; for ragged batches W and D are sums and lengths the longest. */
 #include "sched/fa_splits.h"
 
 #include <string.h>

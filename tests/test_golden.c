@@ -148,10 +148,10 @@ static void test_bench_mixed_never_splits(void **state)
 /* ---- FlashAttention */
 
 /* Split counts for q = 1, group <= tile, so one query tile a (request, KV head): FA2 with 2 SMs slots and
- * blocks of 128 keys, FA3 with SMs slots and blocks of 176. FA2's rule asks for a change of ceil(blocks / s),
- * FA3's does not. Worked: 8 heads, 1 request, 131072 keys at 132 SMs, FA2: 1024 blocks; s = 33 would fill 264
- * slots but cuts no finer than 32 (32 blocks a piece), so the best is s = 32, 256 / 264 = 0.970, and 0.85 of
- * it is 0.824: 8 s / 264 gets there at 28. */
+ * blocks of 128 keys, FA3 with SMs slots and blocks of 128 too (blocks of 176, for unpaged K/V, give the
+ * same). FA2's rule asks for a change of ceil(blocks / s), FA3's does not. Worked: 8 heads, 1 request, 131072
+ * keys at 132 SMs, FA2: 1024 blocks; s = 33 would fill 264 slots but cuts no finer than 32 (32 blocks a
+ * piece), so the best is s = 32, 256 / 264 = 0.970, and 0.85 of it is 0.824: 8 s / 264 gets there at 28. */
 static void test_fa_splits(void **state)
 {
     static const struct {
@@ -165,7 +165,7 @@ static void test_fa_splits(void **state)
     for (size_t i = 0; i < sizeof want / sizeof want[0]; i++) {
         const int64_t work = (int64_t)want[i].kv_heads * want[i].requests, kv_len = want[i].kv_len;
         const int32_t fa2 = fa2_num_splits(work, 264, (kv_len + 127) / 128, 128),
-                      fa3 = fa3_num_splits(work, 132, (kv_len + 175) / 176, false, 0),
+                      fa3 = fa3_num_splits(work, 132, (kv_len + 127) / 128, false, 0),
                       fa2_108 = fa2_num_splits(work, 216, (kv_len + 127) / 128, 128);
         if (fa2 != want[i].fa2 || fa3 != want[i].fa3 || fa2_108 != want[i].fa2_108)
             fail_msg("%d heads, %d x %d: FA2 %d, FA3 %d, FA2 at 108 SMs %d: want %d, %d, %d",
@@ -192,6 +192,7 @@ static void test_fa3_varlen(void **state)
     (void)state;
     assert_int_equal(fa3_num_splits(8, 132, 512, true, 0), 15);
     assert_int_equal(fa3_varlen_blocks_per_sm(760, 8, 132), 51);
+    assert_int_equal(fa3_varlen_blocks_per_sm(360, 1, 132), 3); /* 396 / 132 in single precision */
     assert_int_equal(fa3_varlen_splits(512, 51, 15), 11);
     assert_int_equal(fa3_varlen_splits(8, 51, 15), 1);
     assert_int_equal(fa3_varlen_splits(0, 51, 15), 1);
