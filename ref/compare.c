@@ -5,11 +5,12 @@
 /* How far fp32 execution may be from double, eps = 2^-24.
  *
  *   score   a dot of d terms: errors of its roundings add like a random walk, sqrt(d) eps of the size S of a
- * score. Independent normals of rms q, k: S = scale sqrt(d) q k. Constants: S = scale d q k, and all scores
- * alike. ALiBi adds up to kv_len to a score. E = 2 sqrt(d) eps S weight exp
- * of a difference of two scores: relative error 2 E + 4 eps O       a weighted mean of V: weights' errors and
- * the sum over L keys, sqrt(L) eps: |V| (2 E + (8 + sqrt(L)) eps), |V| = 3.53 rms, the largest normal
- * tensor.c makes LSE     E + (8 + sqrt(L)) eps, and relative 4 eps where scores are large */
+ *           score. Independent normals of rms q, k: S = scale sqrt(d) q k. Constants: S = scale d q k, and all
+ *           scores alike. ALiBi adds up to kv_len to a score. E = 2 sqrt(d) eps S
+ *   weight  exp of a difference of two scores: relative error 2 E + 4 eps
+ *   O       a weighted mean of V: weights' errors and the sum over L keys, sqrt(L) eps:
+ *           |V| (2 E + (8 + sqrt(L)) eps), |V| = 3.53 rms, the largest normal tensor.c makes
+ *   LSE     E + (8 + sqrt(L)) eps, and relative 4 eps where scores are large */
 static const double eps = 0x1p-24;
 
 static double score_size(const struct batch *b, const struct tensors *t)

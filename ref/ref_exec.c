@@ -10,8 +10,8 @@
 
 /* One item at a time on one thread, in blocks of ROWS packed rows against tiles of KEYS keys:
  *
- *   gather K, V through the page table -> S = Q K^T -> mask, softmax with running max and sum -> O = O *
- * shrink + P V
+ *   gather K, V through the page table -> S = Q K^T -> mask, softmax with running max and sum
+ *                                      -> O = O * shrink + P V
  *
  * Tall blocks use sgemm, short ones (decodes) plain loops, which beat it there. Rows keep (O unnormalised,
  * max, sum); a direct item writes O / sum and LSE, a split one O / sum and LSE as a partial row. Nothing is

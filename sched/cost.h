@@ -7,10 +7,12 @@
 
 /* Work of one item by kernel row k, alone on an SM:
  *   tiles         = ceil(keys its rows see / tile_kv), for each of ceil(rows / tile_q) row tiles
- *   issued_flops  = tiles x tile_q x tile_kv x 2 (head_dim_qk + head_dim_vo)   (padding included: what the
- * pipe does) kv_bytes      = K and V read, once a row tile;  row_bytes = Q read + O (or fp32 partial + LSE)
- * written ns            = max(issued_flops / cta_flops_per_ns, (kv_bytes + row_bytes) / cta_bytes_per_ns) so
- * ns excludes the CTA's start and end (gpu.cta_start_ns, cta_end_ns), which are paid by CTA, not by item. */
+ *   issued_flops  = tiles x tile_q x tile_kv x 2 (head_dim_qk + head_dim_vo)   (padding included: what the pipe
+ *                   does)
+ *   kv_bytes      = K and V read, once a row tile
+ *   row_bytes     = Q read + O (or fp32 partial + LSE) written
+ *   ns            = max(issued_flops / cta_flops_per_ns, (kv_bytes + row_bytes) / cta_bytes_per_ns)
+ * so ns excludes the CTA's start and end (gpu.cta_start_ns, cta_end_ns), which are paid by CTA, not by item. */
 struct cost {
     double ns;
     double issued_flops;

@@ -1,7 +1,7 @@
 /* fill: lays tiles on workers so that all end together, cutting only what must be cut.
  *
- *   1. The longest tiles form a pool: as many as it takes for the pool to even out what whole tiles leave
- * uneven.
+ *   1. The longest tiles form a pool: as many as it takes for the pool to even out what whole tiles
+ *      leave uneven.
  *   2. The others stay whole and go, longest first, each to the least loaded worker (LPT).
  *   3. The pool is poured over the workers up to one level: each gets the keys that its gap holds.
  *

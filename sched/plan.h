@@ -3,10 +3,9 @@
  *
  *   grids   launches in order; each holds lists of items (or of merges)
  *   items   a rectangle of work: packed query rows x keys, for one kv head
- *   merges  which partial results make which output rows; one list for the whole plan, whoever made the
- * partials groups  row groups beyond the requests themselves (cascade: rows of several requests that read the
- * same pages)
- */
+ *   merges  which partial results make which output rows; one list for the whole plan, whoever made the partials
+ *   groups  row groups beyond the requests themselves (cascade: rows of several requests that read the same
+ *           pages) */
 #ifndef TANDEM_SCHED_PLAN_H
 #define TANDEM_SCHED_PLAN_H
 
@@ -63,11 +62,13 @@ struct member {
 };
 
 /* How a grid's CTAs find their work. "List" l of a grid is items [list_indptr[list_begin + l], .. + 1) of the
- * plan (for a grid whose kernel row has ROLE_MERGE: merges instead of items). FIXED      n_lists == n_ctas;
- * CTA i runs all of list remap_linear_bid(remap, i).entry, in order QUEUE      lists are queues. CTA i
- * repeats: take the next item of its home queue; when that is dry, of the queues in its home's steal order;
- * stop when all are dry SM_TICKET  list 0 = prefill entries, list 1 = decode entries, one item each; n_ctas =
- * all of them; the CTA's role comes from ticket_role, see remap.h */
+ * plan (for a grid whose kernel row has ROLE_MERGE: merges instead of items).
+ *   FIXED      n_lists == n_ctas; CTA i runs all of list remap_linear_bid(remap, i).entry, in order; a BESIDE
+ *              kernel's list holds its prefill items first, and its two halves run next to each other
+ *   QUEUE      lists are queues. CTA i repeats: take the next item of its home queue; when that is dry, of the
+ *              queues in its home's steal order; stop when all are dry
+ *   SM_TICKET  list 0 = prefill entries, list 1 = decode entries, as many a CTA as its role has lanes; the
+ *              CTA's role comes from ticket_role, see remap.h */
 enum dispatch { DISPATCH_FIXED, DISPATCH_QUEUE, DISPATCH_SM_TICKET, DISPATCH_COUNT };
 
 struct grid {

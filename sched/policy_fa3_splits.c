@@ -2,15 +2,15 @@
  *
  * Source: flash-attention at 0251105a, hopper/ (heuristics.h, tile_scheduler.hpp, flash_api.cpp). Rule:
  *   - prefills: tiles of 128 rows, never split. PackGQA by fa3_packs_gqa; pages are read by TMA only if
- * page_size is a multiple of the KV tile of 128 and qo_len * group > 128, so with small pages always packed.
- * Causal: S persistent CTAs take tiles from one counter; heads come in sections whose K and V fit 32 MB of L2
- * (a power of two of KV heads), inside a section the longest (last) tiles first. Not causal: CTA i takes
- * tiles i, i + S, i + 2 S, ..
- *   - decodes: packed tiles of 128 rows, one number of splits for the call: fa3_num_splits with b * kv heads
- * * ceil(group / 128) tiles and KV tiles of 128 keys (q = 1 needs no causal mask, whose tile of 176 is for
- * unpaged K/V); every request in pieces of ceil(its blocks / splits). One tile a CTA; a combine kernel
- * follows a split. The fixed-length rule, here on ragged batches; today's FA3 sends those through the rule of
- * fa3_varlen. */
+ *     page_size is a multiple of the KV tile of 128 and qo_len * group > 128, so with small pages always
+ *     packed. Causal: S persistent CTAs take tiles from one counter; heads come in sections whose K and V
+ *     fit 32 MB of L2 (a power of two of KV heads), inside a section the longest (last) tiles first. Not
+ *     causal: CTA i takes tiles i, i + S, i + 2 S, ..
+ *   - decodes: packed tiles of 128 rows, one number of splits for the call: fa3_num_splits with b * kv
+ *     heads * ceil(group / 128) tiles and KV tiles of 128 keys (q = 1 needs no causal mask, whose tile of
+ *     176 is for unpaged K/V); every request in pieces of ceil(its blocks / splits). One tile a CTA; a
+ *     combine kernel follows a split.
+ * The fixed-length rule, here on ragged batches; today's FA3 sends those through the rule of fa3_varlen. */
 #include "sched/fa_splits.h"
 
 enum { TILE = 128 };

@@ -5,15 +5,15 @@
  * VarlenDynamicPersistentTileScheduler); the vLLM default. Rule, with m = ceil(qo_len * group / 128) packed
  * query tiles and n = ceil(kv_len / 128) KV blocks of a sequence:
  *   - blocks an SM: ceil(1.1 * sum m n * kv heads / S); splits = clamp(ceil(n / that), 1, bound), bound =
- *     fa3_num_splits for one sequence of the longest lengths; above 992 sequences nothing is split. A tile's
- * own KV blocks (its causal end) are dealt to the splits evenly.
- *   - without a window, sequences come in descending order of KV blocks a split, causal: of n * 128 - m * 128, the
- *     keys before the first row; each 992 sequences by themselves.
+ *     fa3_num_splits for one sequence of the longest lengths; above 992 sequences nothing is split. A
+ *     tile's own KV blocks (its causal end) are dealt to the splits evenly.
+ *   - without a window, sequences come in descending order of KV blocks a split, causal: of n * 128 - m * 128,
+ *     the keys before the first row; each 992 sequences by themselves.
  *   - heads come in groups that keep their KV blocks in L2: the largest of 16, 8, 4, 2, 1 with heads * n
- * blocks within 8 MB (causal or window), at most kv heads; without either mask, all heads. Inside, the last
- * query tile first.
- *   - PackGQA always; S persistent CTAs take tiles from one counter; a combine kernel follows if anything is
- * split. */
+ *     blocks within 8 MB (causal or window), at most kv heads; without either mask, all heads. Inside, the
+ *     last query tile first.
+ *   - PackGQA always; S persistent CTAs take tiles from one counter; a combine kernel follows if anything
+ *     is split. */
 #include "sched/fa_splits.h"
 
 #include <stdlib.h>

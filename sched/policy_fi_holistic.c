@@ -3,12 +3,12 @@
  * Source: flashinfer scheduler.cuh at fb28d7242, TwoStageHolisticPlan. Rule:
  *   - requests with more than 16 packed rows take tiles of 128, the others tiles of 16;
  *   - total = sum over all tiles of the keys up to their causal end; limit = f(ceil(total * kv heads /
- * CTAs)), f(x) = 128 up to 128, else rounded up to 256; CTAs = 2 x SMs (1 x SMs from head_dim 256 on); tiles
- * of 128 use limit / min(kv heads, 2);
+ *     CTAs)), f(x) = 128 up to 128, else rounded up to 256; CTAs = 2 x SMs (1 x SMs from head_dim 256 on);
+ *     tiles of 128 use limit / min(kv heads, 2);
  *   - in batch order, tiles of 128 first: each chunk of `limit` keys of a tile, for each kv head, goes to the
  *     least loaded CTA, where it costs 2 * tile + its keys; one heap for both tile sizes;
- *   - only cut tiles write partials; a CTA runs its 128-row list, then its 16-row list; then all merge.
- * The merge is a grid of its own here: the public kernel does it behind a grid-wide barrier.
+ *   - only cut tiles write partials; a CTA runs its 128-row list, then its 16-row list; then all merge. The
+ *     merge is a grid of its own here: the public kernel does it behind a grid-wide barrier.
  *
  * Example, 132 SMs, 32/8 heads: decodes of 131072 and 127 x 1024: total 261120, x 8 / 264 = 7912.7, so chunks
  * of at most 7936 keys: 17 for the long one. */

@@ -9,7 +9,8 @@
  *   tile=..             fixes the tile, as a CUDA graph's worst case would
  *   split=off           never splits (disable_split_kv)
  *   split=fixed         chunks of chunk_pages pages (fixed_split_size): a request's split points then depend
- * on that request alone colocated=N         takes N CTAs off the budget (num_colocated_ctas of batch POD) */
+ *                       on that request alone
+ *   colocated=N         takes N CTAs off the budget (num_colocated_ctas of batch POD) */
 #include "sched/fi_split.h"
 
 #include <string.h>

@@ -5,24 +5,24 @@
  * length"), and ours. One launch, one merge:
  *
  *   1. Shared pages. Requests of few rows that hold the same physical pages at their start, found in
- * kv_indices (cascade.h), become row groups: the pages are read once for the rows of all of them.
- *   2. Kernels. Rows that a tile of 16 holds are decodes, all others prefills. Candidates are FA2 tiles (128
- * packed rows, 16 for decodes, 2 CTAs an SM) and, where the GPU has it, FA3 tiles with a ring decode (1 CTA
- * an SM), each with and without step 1. Every tile is priced by cost.h: FLOPs with tile padding, bytes, the
- * causal triangle. The candidate with the least estimate is taken: a smooth maximum of work per slot, tensor
- * FLOPs over the chip's rate, and bytes over its bandwidth.
+ *      kv_indices (cascade.h), become row groups: the pages are read once for the rows of all of them.
+ *   2. Kernels. Rows that a tile of 16 holds are decodes, all others prefills. Candidates are FA2 tiles
+ *      (128 packed rows, 16 for decodes, 2 CTAs an SM) and, where the GPU has it, FA3 tiles with a ring
+ *      decode (1 CTA an SM), each with and without step 1. Every tile is priced by cost.h: FLOPs with tile
+ *      padding, bytes, the causal triangle. The candidate with the least estimate is taken: a smooth
+ *      maximum of work per slot, tensor FLOPs over the chip's rate, and bytes over its bandwidth.
  *   3. Lists: every worker gets its own. fill.h keeps short tiles whole, longest first on the least loaded,
- * and pours the longest ones over what is uneven, cut on page borders. Nothing is cut where that would take
- * longer, merge included. The roles follow each other.
+ *      and pours the longest ones over what is uneven, cut on page borders. Nothing is cut where that would
+ *      take longer, merge included. The roles follow each other.
  *   4. Queues, where there are both roles: a persistent grid with a queue a role (two_queues.h). Decodes
- * begin on as many workers as their share of the work, no more than keep the memory busy; who runs dry helps.
- * Both queues run longest first, and the work left at a tile's turn bounds its pieces (guided
- * self-scheduling): remaining / (4 x workers) for decodes; prefill tiles, whose partials are tall, are cut in
- * at most 4 once less than a round of them is left, and longer ones into eighths of the whole time. The roles
- * overlap.
+ *      begin on as many workers as their share of the work, no more than keep the memory busy; who runs dry
+ *      helps. Both queues run longest first, and the work left at a tile's turn bounds its pieces (guided
+ *      self-scheduling): remaining / (4 x workers) for decodes; prefill tiles, whose partials are tall, are
+ *      cut in at most 4 once less than a round of them is left, and longer ones into eighths of the whole
+ *      time. The roles overlap.
  *   5. The faster of both by list scheduling of its pieces, no less than the chip's bounds, with its merge.
  *   6. Pieces end on pages, and on KV tiles where a started one costs a full one; in queues they have at
- * least 256 keys, and partial rows stay within 2 x slots x tile rows, or pieces grow until they do.
+ *      least 256 keys, and partial rows stay within 2 x slots x tile rows, or pieces grow until they do.
  *
  * Example of step 3, 2 workers, decodes of 12, 2, 2 keys: mean 8. The pool is the 12; 2 and 2 go to a worker
  * each; 6 and 6 of the 12 fill both to 8. */

@@ -8,10 +8,11 @@
  *                       2 W < 0.8 slots); else the FA2 rule on D
  *   splits of prefills  none when D >= slots; else the FA2 rule on 2 W under the cap floor(slots / W), which
  *                       keeps prefill within two waves ("limited"; prefill_splits=uncapped lifts it)
- *   mode                9 (2 CTAs an SM) when anything is split; 11 (4 an SM) for W < 2 S and D < 3 S, then 9
- * for W < 2 S and kv_p * 8 >= kv_d * 5, 11 for W >= 2 S, D < 2 S and kv_p * 8 >= kv_d * 5, 11 for D >= W,
- * else 9 (kv_p, kv_d: longest kv_len of each role) tickets             proportional (an integer ratio of CTA
- * counts) or 50:50; exact is the rational ratio that the published rule truncates
+ *   mode                9 (2 CTAs an SM) when anything is split; 11 (4 an SM) for W < 2 S and D < 3 S; then 9
+ *                       for W < 2 S and kv_p * 8 >= kv_d * 5; 11 for W >= 2 S, D < 2 S and kv_p * 8 >= kv_d *
+ *                       5; 11 for D >= W; else 9 (kv_p, kv_d: longest kv_len of each role)
+ *   tickets             proportional (an integer ratio of CTA counts) or 50:50; exact is the rational ratio
+ *                       that the published rule truncates
  *
  *   mode  prefill tile              decode, unsplit               decode, split
  *   9     128 x 64; split 64 x 128  4 virtual CTAs of 16 x 32     64 x 128

@@ -5,13 +5,13 @@
  * badly (mma.sync starves beside wgmma) and share the chip well; the number of decode SMs is the sensitive
  * parameter (28 to 32 of 132 at equal work, 14 to 16 at 2:1, 38 to 44 at 1:2), so it must not stay fixed;
  * green-context schedulers (Bullet, Nexus, MuxWise) pick it per step. Rule:
- *   - one CTA an SM, fused_fa3_16: FA3 prefill tiles of 128 tokens, decodes of 16 packed rows through a ring
- * that owns the SM's shared memory; where the GPU has no FA3, fused_128_16 with its 2 CTAs an SM;
+ *   - one CTA an SM, fused_fa3_16: FA3 prefill tiles of 128 tokens, decodes of 16 packed rows through a
+ *     ring that owns the SM's shared memory; where the GPU has no FA3, fused_128_16 with its 2 CTAs an SM;
  *   - n of the W workers have the decode queue as their home, so that both sides would end together:
- *     n = W * decode work / all work (cost.h), at least 1 and at most W - 1 when both roles have work, no
- * more than keep HBM saturated; decode_sms=n fixes it;
+ *     n = W * decode work / all work (cost.h), at least 1 and at most W - 1 when both roles have work, no more
+ *     than keep HBM saturated; decode_sms=n fixes it;
  *   - both queues longest first; decodes are cut to at most 1/8 of a decode worker's share (whole pages and
- * KV tiles, 256 keys at least), prefill tiles are not cut;
+ *     KV tiles, 256 keys at least), prefill tiles are not cut;
  *   - steal=on: a worker whose home is dry draws from the other queue. */
 #include "sched/cost.h"
 #include "sched/two_queues.h"

@@ -17,10 +17,11 @@ enum work_role { WORK_PREFILL = 0, WORK_DECODE = 1 };
 
 /* FIXED grids. The plan lays prefill entries first in one unified index space, [0, n_prefill), then decode
  * entries at n_prefill + decode index; the remap only changes which CTA (and so: when) takes which. All kinds
- * are bijections of [0, n_prefill + n_decode). PREFILL_FIRST    bid -> bid (the identity; what `linear_bid`
- * of the batch-POD proposal does) DECODE_FIRST     decode entries get the first blockIdx values INTERLEAVED
- * both roles spread evenly over blockIdx (rational, exact ratio n_prefill : n_decode) PREFILL_REVERSED
- * prefill first, last entry first (longest causal tile first) */
+ * are bijections of [0, n_prefill + n_decode).
+ *   PREFILL_FIRST     bid -> bid (the identity; what `linear_bid` of the batch-POD proposal does)
+ *   DECODE_FIRST      decode entries get the first blockIdx values
+ *   INTERLEAVED       both roles spread evenly over blockIdx (rational, exact ratio n_prefill : n_decode)
+ *   PREFILL_REVERSED  prefill first, last entry first (longest causal tile first) */
 enum remap_kind {
     REMAP_PREFILL_FIRST,
     REMAP_DECODE_FIRST,

@@ -1,9 +1,9 @@
 /* share: how fast resident items progress when they compete. Two levels:
  *
  *   in an SM     all residents slow down together (one level) until no pipe and no byte limit of the SM is
- * exceeded; those that use the exceeded resource stop there, the others go on up to full speed over HBM
- * max-min, weighted by bytes in flight: item i gets min(what it asks, level x weight i). A compute-bound item
- * that asks little is not slowed when streaming items fill the memory
+ *                exceeded; those that use the exceeded resource stop there, the others go on up to full speed
+ *   over HBM     max-min, weighted by bytes in flight: item i gets min(what it asks, level x weight i). A
+ *                compute-bound item that asks little is not slowed when streaming items fill the memory
  *
  * Rates are fractions of alone speed, in (0, 1]. */
 #ifndef TANDEM_SIM_SHARE_H

@@ -6,7 +6,7 @@
  *              for; a later grid gets nothing while an earlier one has CTAs to place (leftover rule); and no
  *              CTA waits while an SM has room for it
  *   samples    their integrals are the bytes and the FLOPs of the plan
- * for every policy on specs and random batches. */
+ * for every policy on specs and random batches, each with its lanes. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
