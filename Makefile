@@ -35,6 +35,7 @@ TESTS    := $(TEST_SRC:%.c=$(BUILD)/%)
 .SECONDARY:
 
 all: ## build ./tandem (default)
+	$(Q)test -e $(BUILD)/tandem || echo "building tandem (about a minute the first time)"
 	$(Q)$(MAKE) --no-print-directory -j$(JOBS) $(BUILD)/tandem
 	$(Q)cmp -s $(BUILD)/tandem tandem || { cp $(BUILD)/tandem tandem.new && mv -f tandem.new tandem; }
 
@@ -76,7 +77,8 @@ test: deps ## set up, build and run every test
 	$(Q)$(MAKE) --no-print-directory run-tests
 
 run-tests:
-	$(Q)for t in $(TESTS); do echo "== $$t"; TANDEM_BIN=$(abspath $(BUILD))/tandem $$t || { echo "FAILED: $$t"; exit 1; }; done
+	$(Q)failed=; for t in $(TESTS); do echo "== $$t"; TANDEM_BIN=$(abspath $(BUILD))/tandem $$t || failed="$$failed $$t"; done; \
+	if [ -n "$$failed" ]; then echo "FAILED:$$failed"; exit 1; fi
 	@echo "all $(words $(TESTS)) test programs passed"
 
 deps: ## check what is needed and install it with apt (as root)

@@ -2,5 +2,6 @@
 
 enum status cuda_available(struct why *why)
 {
-    return status_fail(why, STATUS_UNSUPPORTED, "this build has no CUDA kernels (built without nvcc)");
+    return status_fail(why, STATUS_UNSUPPORTED,
+                       "this version has no CUDA kernels yet: the CPU side is complete without");
 }

@@ -45,7 +45,7 @@
     X(PREFIX_CACHE, "prefix-cache", "0|1", COMMAND_REPLAY, "share the pages of equal prefixes (1)")         \
     X(ALL_STEPS, "all-steps", NULL, COMMAND_REPLAY, "every step, not only mixed ones")                      \
     X(ROWS, "rows", "FILE", COMMAND_REPLAY, "a result row for every batch and policy, CSV")                 \
-    X(POLICY, "policy", "P", WITH_PLANS | COMMAND_REPLAY, "policy, list of policies, or all")               \
+    X(POLICY, "policy", "P", WITH_PLANS | COMMAND_REPLAY, "policy, list of policies, all, or auto")         \
     X(OPTION, "option", "[P:]N=V", WITH_PLANS | COMMAND_REPLAY, "set a policy's option; repeatable")        \
     X(PLAN, "plan", "FILE", COMMAND_CHECK | COMMAND_VERIFY | COMMAND_SIM | COMMAND_BENCH,                   \
       "a saved plan, - for stdin")                                                                          \
@@ -289,7 +289,10 @@ static enum status store_flag(enum flag_id flag, const char *v, struct args *a, 
         *text = v;
         return STATUS_OK;
     }
-    if (flag >= FLAG_MODEL && flag <= FLAG_SEED) return parse_shape_flag(flag, v, &a->params, why);
+    if (flag >= FLAG_MODEL && flag <= FLAG_SEED) {
+        a->shape_flag = flags[flag].name;
+        return parse_shape_flag(flag, v, &a->params, why);
+    }
     switch (flag) {
     case FLAG_BUDGET:
         return parse_int32("budget", v, 1, 1 << 24, &a->budget, why);
@@ -334,6 +337,10 @@ static enum status check_whole(const struct args *a, struct why *why)
     if ((a->command & WITH_WORKLOAD) && sources != 1)
         return status_fail(why, STATUS_BAD_INPUT,
                            "%d workloads: expected one of --spec, --batch, --batches, --workload", sources);
+    if (a->shape_flag && (a->batch || a->batches))
+        return status_fail(why, STATUS_BAD_INPUT,
+                           "--%s with --batch: expected it in the file, which says the whole batch",
+                           a->shape_flag);
     if ((a->command & (COMMAND_VERIFY | COMMAND_SIM | COMMAND_BENCH)) && !a->policy == !a->plan)
         return status_fail(why, STATUS_BAD_INPUT, "expected one of --policy and --plan");
     if (a->command == COMMAND_PLAN && !a->policy)
@@ -503,6 +510,11 @@ enum status args_check_options(const struct args *args, const struct policy *con
         if (!used)
             return status_fail(why, STATUS_BAD_INPUT, "--option %.60s: none of the chosen policies has it",
                                args->options[i]);
+    }
+    for (int32_t p = 0; p < n; p++) {
+        struct policy_options own;
+        TRY(args_options(args, policies[p], &own, why));
+        TRY(policy_check_options(policies[p], &own.options, why));
     }
     return STATUS_OK;
 }

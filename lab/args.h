@@ -30,6 +30,7 @@ struct args {
     /* the workload: exactly one of the four */
     const char *spec, *batch, *batches, *workload;
     struct workload_params params;
+    const char *shape_flag; /* the last of --model .. --seed that was given, NULL for none */
     const char *policy, *plan, *arrays, *gpu, *executor;
     const char *options[ARGS_MAX_OPTIONS]; /* [policy:]name=value as given */
     int32_t n_options;
@@ -76,7 +77,7 @@ struct policy_options {
 enum status args_options(const struct args *args, const struct policy *policy, struct policy_options *out,
                          struct why *why);
 
-/* Every --option must concern one of the chosen policies. */
+/* Every --option must concern one of the chosen policies, with a value it takes. */
 enum status args_check_options(const struct args *args, const struct policy *const *policies, int32_t n,
                                struct why *why);
 

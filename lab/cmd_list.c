@@ -35,7 +35,8 @@ static void list_policies(enum args_format format)
         char text[512];
         int n = snprintf(text, sizeof text, "%s", p->brief);
         for (const struct policy_option *o = p->options; o && o->name && n < (int)sizeof text; o++)
-            n += snprintf(text + n, sizeof text - (size_t)n, "; %s=%s", o->name, o->values);
+            n += snprintf(text + n, sizeof text - (size_t)n, "; %s=%s (%s)", o->name, o->values,
+                          o->default_value);
         print_entry(format, p->name, text, i == 0);
     }
 }

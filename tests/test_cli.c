@@ -84,6 +84,8 @@ static void test_bad_input(void **state)
         {"$T sim --spec q1s10 --policy pod,pod", "named twice"},
         {"$T sim --spec q1s10 --policy pod --gpu nonesuch", "expected one of: a100"},
         {"$T sim --spec q1s10 --policy pod --option ratio=golden", "expected proportional|half|exact"},
+        {"$T sim --spec q1s10 --policy unified,fi_prefill --option chunk_pages=0", "expected int:1..1048576"},
+        {"$T sim --batch $D/unknown.json --page-size 1 --policy pod", "--page-size with --batch"},
         {"$T sim --spec q1s10 --policy pod --option nonesuch=1", "none of the chosen policies"},
         {"$T sim --spec q1s10 --policy pod --heads 7/2", "--heads 7/2"},
         {"$T sim --spec q1s10 --policy pod --page-size 0", "--page-size 0"},
@@ -232,7 +234,7 @@ static void test_import(void **state)
             "$D/five.plan >$D/rows",
             out, sizeof out, err, sizeof err) != 0)
         fail_msg("%s", err);
-    assert_non_null(strstr(out, "valid: 2 grids, 40 items"));
+    assert_non_null(strstr(out, "valid: 2 grids, 40 items, 88 merges, 1376 partial rows cover"));
     assert_int_equal(
         run("$T plan --spec q40s120_q1s300 --gpu a100 --policy unified | sed 's/unified/import/' | cmp "
             "- $D/five.plan",

@@ -17,6 +17,7 @@
 #include "sched/fill.h"
 #include "sched/plan_check.h"
 #include "tests/random_batch.h"
+#include "tests/shipped.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -93,11 +94,11 @@ static void test_skewed(void **state)
                 prefill |= batch_qo_len(&w.batch, r) > 1;
             const int64_t most = 2 * (int64_t)m.gpu.sm_count * (prefill ? 128 : 16);
             if (rows > most) fail_msg("%s: %lld partial rows", w.name, (long long)rows);
-            for (int32_t k = 0; k < policy_count(); k++) {
-                const double other = imbalance_of(&w, &m, policy_at(k)->name, &ignored);
+            for (int32_t k = 0; k < N_SHIPPED; k++) {
+                const double other = imbalance_of(&w, &m, shipped[k].name, &ignored);
                 if (!(ours <= other + 1e-12))
                     fail_msg("%s, page %d: page_aware %.5f, %s %.5f", w.name, page_size, ours,
-                             policy_at(k)->name, other);
+                             shipped[k].name, other);
             }
             workload_free(&w);
         }
@@ -484,16 +485,17 @@ static void test_workspace(void **state)
             params.shape.num_kv_heads = heads[h][1];
             assert_int_equal(workload_from_spec(specs[s], &params, &w, &why), STATUS_OK);
             test_machine(&w, &m);
-            for (int32_t i = 0; i < policy_count(); i++) {
+            for (int32_t i = 0; i < N_SHIPPED; i++) {
                 struct plan p = {0};
                 int64_t rows = 0;
-                assert_int_equal(policy_plan(policy_at(i), &w.batch, &m.gpu, &m.kernels, NULL, &p, &why),
-                                 STATUS_OK);
+                assert_int_equal(
+                    policy_plan(policy_find(shipped[i].name), &w.batch, &m.gpu, &m.kernels, NULL, &p, &why),
+                    STATUS_OK);
                 for (int32_t k = 0; k < p.n_items; k++)
                     if (p.items[k].partial >= 0) rows += p.items[k].row_end - p.items[k].row_begin;
                 assert_true(p.workspace_bytes == rows * (128 + 1) * 4);
                 if (p.workspace_bytes > 64 << 20)
-                    fail_msg("%s on %s, %d/%d heads: %lld bytes", policy_at(i)->name, specs[s], heads[h][0],
+                    fail_msg("%s on %s, %d/%d heads: %lld bytes", shipped[i].name, specs[s], heads[h][0],
                              heads[h][1], (long long)p.workspace_bytes);
                 plan_free(&p);
             }
