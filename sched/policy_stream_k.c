@@ -109,6 +109,23 @@ static enum status deal_tile(struct dealer *d, struct works *works, int32_t tile
     return STATUS_OK;
 }
 
+/* The one tile of a request for all heads at once, where the worker's share holds them all: the same pieces as head by
+ * head, in one work. *dealt says whether it did. */
+static enum status deal_whole(struct dealer *d, struct works *works, int32_t n, double one, struct work w,
+                              bool *dealt)
+{
+    const double all = (double)n * one * d->in->batch->shape.num_kv_heads;
+    while (d->dealt >= d->border && d->worker < d->n_workers - 1)
+        set_worker(d, d->worker + 1);
+    *dealt = d->worker == d->n_workers - 1 || d->dealt + all <= d->border;
+    if (!*dealt) return STATUS_OK;
+    d->dealt += all;
+    w.list = d->worker;
+    w.n_chunks = 1;
+    w.kv_head = WORK_ALL_HEADS;
+    return works_add(works, &w);
+}
+
 static enum status deal_request(struct dealer *d, int32_t request)
 {
     const struct batch *b = d->in->batch;
@@ -130,6 +147,9 @@ static enum status deal_request(struct dealer *d, int32_t request)
                                .kv_begin = t.keys.begin,
                                .kv_end = t.keys.end,
                                .kv_head = at / n_tiles};
+        bool whole = false;
+        if (n_tiles == 1 && at == 0) TRY(deal_whole(d, &d->works[role], n, one, w, &whole));
+        if (whole) return STATUS_OK;
         TRY(deal_tile(d, &d->works[role], tile_kv, n, one, w));
     }
     return STATUS_OK;

@@ -10,6 +10,7 @@
 #include "lab/run.h"
 #include "ref/convert.h"
 #include "ref/oracle.h"
+#include "ref/ref_exec.h"
 #include "ref/score.h"
 #include "tests/random_batch.h"
 
@@ -312,6 +313,50 @@ static void test_compare(void **state)
     workload_free(&w);
 }
 
+/* A request that holds one page over and over has equal keys: sums of equal terms round the same way each time, beyond a
+ * random walk. The bound knows; without repeats it stays the narrow one. */
+static void test_repeated_pages(void **state)
+{
+    struct workload w;
+    struct workload_params p = workload_default_params();
+    struct why why = {""};
+    double narrow = 0;
+    (void)state;
+    p.page_size = 1;
+    p.shape = (struct shape){2, 1, 64, 64, DTYPE_FP32, DTYPE_FP32};
+    for (int repeats = 0; repeats < 2; repeats++) {
+        struct tensors t;
+        struct oracle_result o;
+        struct result r;
+        struct plan plan = {0};
+        assert_int_equal(workload_from_spec("q3s20000", &p, &w, &why), STATUS_OK);
+        for (int32_t i = 0; repeats && i < 20000; i++)
+            w.kv_indices[i] = 7;
+        assert_int_equal(tensors_create(&w.batch, w.layout, w.fill, 3, &t, &why), STATUS_OK);
+        const struct tolerance tolerance = compare_tolerance(&w.batch, &t);
+        if (!repeats) narrow = tolerance.o_abs;
+        assert_true(!repeats || tolerance.o_abs > 20 * narrow);
+        plan_begin(&plan, &w.batch);
+        assert_int_equal(plan_begin_grid(&plan, KERNEL_FA2_DECODE_16, DISPATCH_FIXED, 0, NULL), STATUS_OK);
+        const struct item item = {
+            .row_end = 6, .kv_end = 20000, .partial = -1, .kernel = KERNEL_FA2_DECODE_16};
+        assert_int_equal(plan_add_item(&plan, &item), STATUS_OK);
+        assert_int_equal(plan_end_list(&plan), STATUS_OK);
+        assert_int_equal(plan_end_grid(&plan, 0), STATUS_OK);
+        plan_finish(&plan, &w.batch);
+        assert_int_equal(oracle_result_create(&w.batch, &o, &why), STATUS_OK);
+        assert_int_equal(oracle_run(&w.batch, &t, &o, &why), STATUS_OK);
+        assert_int_equal(result_create(&w.batch, &r, &why), STATUS_OK);
+        assert_int_equal(ref_exec(&w.batch, &t, &plan, &r, &why), STATUS_OK);
+        assert_true(compare_result(&r, &o, tolerance).ok);
+        result_free(&r);
+        oracle_result_free(&o);
+        plan_free(&plan);
+        tensors_free(&t);
+        workload_free(&w);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -324,6 +369,7 @@ int main(void)
         cmocka_unit_test(test_alibi_slopes),
         cmocka_unit_test(test_blas),
         cmocka_unit_test(test_ones),
+        cmocka_unit_test(test_repeated_pages),
         cmocka_unit_test(test_compare),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
