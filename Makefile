@@ -52,7 +52,13 @@ $(BUILD)/tests/bench_%: $(BUILD)/tests/bench_%.o $(TEST_LIB) $(LIB_OBJ)
 
 $(BUILD)/%.o: %.c
 	$(Q)mkdir -p $(@D)
-	$(Q)$(CC) $(ALL_CFLAGS) -MMD -MP -c -o $@ $<
+	$(Q)$(CC) $(ALL_CFLAGS) $(FLAGS_$*) -MMD -MP -c -o $@ $<
+
+# The inner loops of ref/ are compiled once for each instruction set (ref/vector.h); which one runs is asked at run time.
+ifneq ($(filter x86_64,$(shell $(CC) -dumpmachine 2>/dev/null | cut -d- -f1)),)
+FLAGS_ref/vector_avx2   := -mavx2 -mfma -mf16c
+FLAGS_ref/vector_avx512 := -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512dq -mavx512vl
+endif
 
 # Only record.o knows the git id; it is rebuilt when that changes.
 $(BUILD)/lab/record.o: ALL_CFLAGS += -DTANDEM_GIT='"$(GIT_ID)"'

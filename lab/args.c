@@ -213,7 +213,7 @@ static enum status parse_shape_flag(enum flag_id flag, const char *v, struct wor
     case FLAG_LAYOUT:
         if (strcmp(v, "NHD") != 0 && strcmp(v, "HND") != 0)
             return status_fail(why, STATUS_BAD_INPUT, "--layout %.60s: expected NHD or HND", v);
-        p->layout = v[0] == 'N' ? LAYOUT_NHD : LAYOUT_HND;
+        p->layout.order = v[0] == 'N' ? LAYOUT_NHD : LAYOUT_HND;
         return STATUS_OK;
     case FLAG_CAUSAL:
         return parse_bool("causal", v, &p->mask.causal, why);

@@ -134,7 +134,7 @@ static enum status get_params(const struct reading *r, struct workload_params *p
     TRY(get_int(r, "window_left", false, -1, INT32_MAX, &p->mask.window_left));
     TRY(get_number(r, "logits_soft_cap", &p->mask.logits_soft_cap));
     TRY(get_number(r, "sm_scale", &p->mask.sm_scale));
-    TRY(get_layout(r, &p->layout));
+    TRY(get_layout(r, &p->layout.order));
     TRY(json_read_int(&r->at, r->object, "seed", false, 0, INT64_MAX, &seed, r->why));
     p->seed = (uint64_t)seed;
     return STATUS_OK;

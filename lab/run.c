@@ -23,14 +23,20 @@ static double now_us(void)
 enum status truth_create(const struct workload *w, struct truth *t, struct why *why)
 {
     memset(t, 0, sizeof *t);
-    enum status status = tensors_create(&w->batch, w->layout, w->fill, w->seed, &t->tensors, why);
+    enum status status = tensors_create(&w->batch, &w->layout, w->fill, w->seed, &t->tensors, why);
     if (status == STATUS_OK) status = oracle_result_create(&w->batch, &t->oracle, why);
     if (status == STATUS_OK) status = oracle_run(&w->batch, &t->tensors, &t->oracle, why);
     if (status == STATUS_OK)
-        t->tolerance = compare_tolerance(&w->batch, &t->tensors);
+        truth_set_numerics(w, numerics_of(NUMERICS_FP32, &w->batch), t);
     else
         truth_free(t);
     return status;
+}
+
+void truth_set_numerics(const struct workload *w, struct numerics numerics, struct truth *t)
+{
+    t->exec = (struct exec_options){numerics, NULL};
+    t->model = error_model(&w->batch, &t->tensors, numerics);
 }
 
 void truth_free(struct truth *t)
@@ -117,7 +123,7 @@ enum status run_plan(const struct workload *w, const struct machine *m, const st
 static enum status compare_with_truth(const struct workload *w, const struct truth *truth,
                                       const struct result *result, struct record *r, struct why *why)
 {
-    const struct comparison c = compare_result(result, &truth->oracle, truth->tolerance);
+    const struct comparison c = compare_result(&w->batch, result, &truth->oracle, &truth->model);
     const int32_t heads = w->batch.shape.num_qo_heads;
     r->max_err_o = c.max_err_o;
     r->max_err_lse = c.max_err_lse;
@@ -125,18 +131,18 @@ static enum status compare_with_truth(const struct workload *w, const struct tru
     if (c.bad_row < 0)
         return status_fail(why, STATUS_MISMATCH, "%s, seed %lld: wrote outside its output", r->policy,
                            (long long)r->seed);
-    return status_fail(why, STATUS_MISMATCH, "%s, seed %lld: token %lld head %lld %s%d: got %.9g, want %.9g",
-                       r->policy, (long long)r->seed, (long long)(c.bad_row / heads),
-                       (long long)(c.bad_row % heads), c.bad_dim < 0 ? "LSE " : "dim ",
-                       c.bad_dim < 0 ? 0 : c.bad_dim, c.got, c.want);
+    return status_fail(
+        why, STATUS_MISMATCH, "%s, seed %lld: token %lld head %lld %s%d: got %.9g, want %.9g (within %.2g)",
+        r->policy, (long long)r->seed, (long long)(c.bad_row / heads), (long long)(c.bad_row % heads),
+        c.bad_dim < 0 ? "LSE " : "dim ", c.bad_dim < 0 ? 0 : c.bad_dim, c.got, c.want, c.bound);
 }
 
 enum status run_verify(const struct workload *w, const struct truth *truth, const struct plan *plan,
                        struct record *r, struct why *why)
 {
     struct result result;
-    enum status status = result_create(&w->batch, &result, why);
-    if (status == STATUS_OK) status = ref_exec(&w->batch, &truth->tensors, plan, &result, why);
+    enum status status = result_create(&w->batch, w->layout.o, &result, why);
+    if (status == STATUS_OK) status = ref_exec(&w->batch, &truth->tensors, plan, &truth->exec, &result, why);
     if (status == STATUS_OK) status = compare_with_truth(w, truth, &result, r, why);
     if (status != STATUS_OK) run_note_failure(r, status, why);
     result_free(&result);

@@ -5,6 +5,7 @@
 #include "lab/record.h"
 #include "lab/workload.h"
 #include "ref/compare.h"
+#include "ref/ref_exec.h"
 #include "sched/policy.h"
 #include "sim/sim.h"
 
@@ -14,14 +15,20 @@ struct machine {
     struct kernels kernels;
 };
 
-/* Tensors and the right answer of one workload; made once, used for every plan. */
+/* Tensors and the right answer of one workload; made once, used for every plan. And how plans are executed,
+ * with the error that leaves room for. */
 struct truth {
     struct tensors tensors;
     struct oracle_result oracle;
-    struct tolerance tolerance;
+    struct exec_options exec;
+    struct error_model model;
 };
 
+/* Tensors and oracle of a workload; executions in fp32. */
 enum status truth_create(const struct workload *w, struct truth *t, struct why *why);
+
+/* Executes with other numerics from now on. */
+void truth_set_numerics(const struct workload *w, struct numerics numerics, struct truth *t);
 void truth_free(struct truth *t);
 
 /* Plans (timed: the least of three) and proves the plan; fills the columns a plan has. When the policy

@@ -252,9 +252,8 @@ static double step_seconds(const struct serving *s, const struct batch *b)
     for (int32_t r = 0; r < b->n_requests; r++)
         kv_tokens += b->kv_len[r];
     const double tokens = b->qo_indptr[b->n_requests];
-    const double kv_bytes = kv_tokens * b->shape.num_kv_heads *
-                            (b->shape.head_dim_qk + b->shape.head_dim_vo) * dtype_bytes(b->shape.kv_dtype) *
-                            model_layers;
+    const double kv_bytes =
+        kv_tokens * b->shape.num_kv_heads * (double)shape_key_bytes(&b->shape) * model_layers;
     const double flops = 2 * model_parameters * tokens + cost_batch_flops(b) * model_layers;
     const double memory_ns = (2 * model_parameters + kv_bytes) / s->gpu->hbm_bytes_per_ns;
     const double math_ns = flops / (math * s->gpu->peak_flops_per_ns);

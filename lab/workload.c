@@ -15,6 +15,10 @@ void workload_free(struct workload *w)
     free(w->kv_indptr);
     free(w->kv_indices);
     free(w->sink);
+    free(w->k_scale);
+    free(w->v_scale);
+    free(w->custom);
+    free(w->custom_indptr);
     memset(w, 0, sizeof *w);
 }
 
@@ -24,7 +28,7 @@ struct workload_params workload_default_params(void)
         .shape = {32, 8, 128, 128, DTYPE_BF16, DTYPE_BF16},
         .mask = {.causal = true, .window_left = -1},
         .page_size = 16,
-        .layout = LAYOUT_NHD,
+        .layout = {.order = LAYOUT_NHD, .store = KV_SEPARATE},
         .seed = 1,
     };
 }
@@ -54,6 +58,10 @@ void workload_link(struct workload *w)
     w->batch.kv.kv_indptr = w->kv_indptr;
     w->batch.kv.kv_indices = w->kv_indices;
     w->batch.mask.sink = w->sink;
+    w->batch.mask.custom = w->custom;
+    w->batch.mask.custom_indptr = w->custom_indptr;
+    w->batch.k_scale = w->k_scale;
+    w->batch.v_scale = w->v_scale;
 }
 
 enum status workload_from_lengths(const int32_t *qo_len, const int32_t *kv_len, int32_t n,
@@ -82,6 +90,7 @@ enum status workload_from_lengths(const int32_t *qo_len, const int32_t *kv_len, 
     }
     out->batch.shape = p->shape;
     out->batch.mask = p->mask;
+    out->batch.rope = p->rope;
     out->batch.n_requests = n;
     out->batch.kv.page_size = p->page_size;
     out->layout = p->layout;
@@ -115,9 +124,33 @@ static enum status count_pages(struct workload *w, struct why *why)
     return STATUS_OK;
 }
 
+/* One page a request, as long as the longest; its id is the request's first token. */
+static enum status assign_ragged(struct workload *w, struct why *why)
+{
+    const int32_t n = w->batch.n_requests;
+    int64_t tokens = 0;
+    w->batch.kv.page_size = 1;
+    for (int32_t r = 0; r < n; r++)
+        if (w->kv_len[r] > w->batch.kv.page_size) w->batch.kv.page_size = w->kv_len[r];
+    TRY(count_pages(w, why));
+    free(w->kv_indices);
+    w->kv_indices = malloc(((size_t)n + 1) * sizeof(int32_t));
+    if (!w->kv_indices) return status_fail(why, STATUS_NO_MEMORY, "out of memory");
+    for (int32_t r = 0; r < n; r++) {
+        if (w->kv_len[r] > 0) w->kv_indices[w->kv_indptr[r]] = (int32_t)tokens;
+        tokens += w->kv_len[r];
+        if (tokens > INT32_MAX)
+            return status_fail(why, STATUS_TOO_LARGE, "request %d: more than 2^31 keys in all", r);
+    }
+    w->batch.kv.num_pages = (int32_t)tokens;
+    workload_link(w);
+    return STATUS_OK;
+}
+
 enum status workload_assign_pages(struct workload *w, uint64_t seed, struct why *why)
 {
     struct rng rng = {seed};
+    if (w->layout.store == KV_RAGGED) return assign_ragged(w, why);
     TRY(count_pages(w, why));
     const int32_t pages = w->kv_indptr[w->batch.n_requests];
     free(w->kv_indices);
@@ -137,6 +170,7 @@ enum status workload_finish(struct workload *w, struct why *why)
 {
     enum status status = w->kv_indices ? STATUS_OK : workload_assign_pages(w, w->seed, why);
     if (status == STATUS_OK) status = batch_check(&w->batch, why);
+    if (status == STATUS_OK) status = tensors_check_layout(&w->batch, &w->layout, why);
     if (status != STATUS_OK) workload_free(w);
     return status;
 }

@@ -20,10 +20,12 @@ struct workload {
     char spec[WORKLOAD_SPEC_MAX]; /* canonical batch spec; "" for other sources */
     char model[32];               /* preset name; "" for none */
     uint64_t seed;
-    enum layout layout;
+    struct tensor_layout layout;
     struct fill fill[3]; /* q, k, v */
     int32_t *qo_indptr, *kv_len, *kv_indptr, *kv_indices;
-    float *sink;
+    float *sink, *k_scale, *v_scale;
+    uint8_t *custom;
+    int64_t *custom_indptr;
 };
 void workload_free(struct workload *w);
 
@@ -32,8 +34,9 @@ struct workload_params {
     char model[32];
     struct shape shape;
     struct mask mask;
+    struct rope rope;
     int32_t page_size;
-    enum layout layout;
+    struct tensor_layout layout;
     uint64_t seed;
 };
 

@@ -61,6 +61,37 @@ static enum status check_shape(const struct shape *s, struct why *why)
     if ((unsigned)s->kv_dtype >= DTYPE_COUNT)
         return status_fail(why, STATUS_BAD_INPUT,
                            "kv_dtype: expected fp32, fp16, bf16, fp8_e4m3 or fp8_e5m2");
+    if (s->kv_latent && s->head_dim_vo > s->head_dim_qk)
+        return status_fail(why, STATUS_BAD_INPUT,
+                           "head_dim_vo %d: expected at most head_dim %d where K and V share a latent",
+                           s->head_dim_vo, s->head_dim_qk);
+    return STATUS_OK;
+}
+
+static enum status check_scales(const struct batch *b, struct why *why)
+{
+    const struct {
+        const char *name;
+        const float *scale;
+    } all[] = {{"k_scale", b->k_scale}, {"v_scale", b->v_scale}};
+    for (int i = 0; i < 2; i++)
+        for (int32_t h = 0; all[i].scale && h < b->shape.num_kv_heads; h++)
+            if (!(all[i].scale[h] > 0) || !isfinite(all[i].scale[h]))
+                return status_fail(why, STATUS_BAD_INPUT, "%s[%d]: expected a positive number", all[i].name,
+                                   h);
+    return STATUS_OK;
+}
+
+static enum status check_rope(const struct batch *b, struct why *why)
+{
+    const struct rope *r = &b->rope;
+    const int32_t dim = batch_rope_dim(b);
+    if (r->kind == ROPE_NONE) return STATUS_OK;
+    if ((unsigned)r->kind > ROPE_INTERLEAVED || dim < 2 || dim > b->shape.head_dim_qk || dim % 2)
+        return status_fail(why, STATUS_BAD_INPUT, "rope dim %d: expected an even number in 2..%d", dim,
+                           b->shape.head_dim_qk);
+    if (!(r->theta >= 0) || !isfinite(r->theta) || !(r->scale >= 0) || !isfinite(r->scale))
+        return status_fail(why, STATUS_BAD_INPUT, "rope theta, scale: expected positive numbers");
     return STATUS_OK;
 }
 
@@ -101,6 +132,12 @@ static enum status check_request(const struct batch *b, int32_t r, struct why *w
             return status_fail(why, STATUS_BAD_INPUT,
                                "request %d: kv_indices[%d] = %d: expected a page id in [0, %d)", r, p,
                                b->kv.kv_indices[p], b->kv.num_pages);
+    const int64_t mask_bytes = b->mask.custom ? b->mask.custom_indptr[r + 1] - b->mask.custom_indptr[r] : 0;
+    if (b->mask.custom && mask_bytes != (qo_len * b->kv_len[r] + 7) / 8)
+        return status_fail(why, STATUS_BAD_INPUT,
+                           "request %d: %lld bytes of custom mask: expected %lld for %lld x %d bits", r,
+                           (long long)mask_bytes, (long long)((qo_len * b->kv_len[r] + 7) / 8),
+                           (long long)qo_len, b->kv_len[r]);
     return STATUS_OK;
 }
 
@@ -108,6 +145,8 @@ enum status batch_check(const struct batch *b, struct why *why)
 {
     TRY(check_shape(&b->shape, why));
     TRY(check_mask(b, why));
+    TRY(check_scales(b, why));
+    TRY(check_rope(b, why));
     if (b->n_requests < 0)
         return status_fail(why, STATUS_BAD_INPUT, "n_requests %d: expected >= 0", b->n_requests);
     if (b->kv.page_size < 1 || b->kv.page_size > BATCH_MAX_PAGE_SIZE)
@@ -117,6 +156,8 @@ enum status batch_check(const struct batch *b, struct why *why)
         return status_fail(why, STATUS_BAD_INPUT, "num_pages %d: expected >= 0", b->kv.num_pages);
     if (b->qo_indptr[0] != 0 || b->kv.kv_indptr[0] != 0)
         return status_fail(why, STATUS_BAD_INPUT, "qo_indptr[0], kv_indptr[0]: expected 0");
+    if (b->mask.custom && b->mask.custom_indptr[0] != 0)
+        return status_fail(why, STATUS_BAD_INPUT, "custom_indptr[0]: expected 0");
     for (int32_t r = 0; r < b->n_requests; r++)
         TRY(check_request(b, r, why));
     const int64_t rows = (int64_t)b->qo_indptr[b->n_requests] * b->shape.num_qo_heads;

@@ -12,7 +12,7 @@ static int64_t ceil_div(int64_t a, int64_t b)
 /* Bytes of K and V of one token, for one kv head. */
 static double kv_token_bytes(const struct shape *s)
 {
-    return (double)(s->head_dim_qk + s->head_dim_vo) * dtype_bytes(s->kv_dtype);
+    return (double)shape_key_bytes(s);
 }
 
 /* Bytes of Q read and of O (or of an fp32 partial and its LSE) written for one row. */

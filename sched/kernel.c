@@ -314,8 +314,7 @@ int64_t kernel_smem_bytes(const struct kernel *k, const struct shape *shape, int
         return a > b ? a : b;
     }
     const int64_t q = (int64_t)k->tile_q * shape->head_dim_qk * dtype_bytes(shape->q_dtype);
-    const int64_t kv =
-        (int64_t)tile_kv * (shape->head_dim_qk + shape->head_dim_vo) * dtype_bytes(shape->kv_dtype);
+    const int64_t kv = tile_kv * shape_key_bytes(shape);
     if (k->role == ROLE_MERGE) return 0;
     return k->smem_fixed_bytes + q + k->stages * kv;
 }

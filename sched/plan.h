@@ -200,11 +200,6 @@ void plan_finish(struct plan *p, const struct batch *b);
 /* Query tokens of a row group (of the request, or of all members). */
 int32_t plan_group_tokens(const struct plan *p, const struct batch *b, int32_t group);
 
-/* One packed row resolved: request, token within it, q head (absolute). */
-struct row_ref {
-    int32_t request, token, qo_head;
-};
-
 /* Resolves packed row `row` of `group` for `kv_head` in the given order. O(members of the group). */
 struct row_ref plan_row(const struct plan *p, const struct batch *b, int32_t group, int32_t kv_head,
                         enum row_order order, int32_t row);

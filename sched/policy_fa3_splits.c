@@ -31,7 +31,7 @@ static int32_t longest_kv(const struct batch *b, const struct role_set *set)
 
 static double kv_head_bytes(const struct batch *b, int32_t kv_len)
 {
-    return (double)kv_len * (b->shape.head_dim_qk + b->shape.head_dim_vo) * dtype_bytes(b->shape.kv_dtype);
+    return (double)kv_len * (double)shape_key_bytes(&b->shape);
 }
 
 /* Every request's own KV blocks in `splits` pieces. */

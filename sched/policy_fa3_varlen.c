@@ -57,8 +57,7 @@ static int32_t split_bound(const struct prepare *p, int64_t *per_sm)
     }
     *per_sm = fa3_varlen_blocks_per_sm(total, b->shape.num_kv_heads, p->in->gpu->sm_count);
     if (p->n_sequences > FA3_MAX_SPLIT_SEQUENCES) return 1;
-    const double kv_bytes = (double)most_n * TILE * (b->shape.head_dim_qk + b->shape.head_dim_vo) *
-                            dtype_bytes(b->shape.kv_dtype);
+    const double kv_bytes = (double)most_n * TILE * (double)shape_key_bytes(&b->shape);
     return fa3_num_splits(most_m * b->shape.num_kv_heads, p->in->gpu->sm_count, most_n, b->mask.causal,
                           kv_bytes);
 }
@@ -87,8 +86,7 @@ static void prepare_sequences(struct prepare *p)
 
 static int32_t heads_in_l2(const struct batch *b, int64_t n)
 {
-    const double block_bytes =
-        (double)TILE * (b->shape.head_dim_qk + b->shape.head_dim_vo) * dtype_bytes(b->shape.kv_dtype);
+    const double block_bytes = (double)TILE * (double)shape_key_bytes(&b->shape);
     int32_t heads = MAX_L2_HEADS;
     if (!b->mask.causal && b->mask.window_left < 0) return b->shape.num_kv_heads;
     while (heads > 1 && heads * (double)n * block_bytes > l2_bytes)

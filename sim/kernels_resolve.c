@@ -19,8 +19,7 @@ static int32_t fit_tile_kv(const struct gpu *gpu, const struct kernel *k, const 
  * whole pairs. */
 static double bytes_in_flight(const struct kernel *k, const struct shape *shape, int32_t tile_kv)
 {
-    const double pair =
-        (double)tile_kv * (shape->head_dim_qk + shape->head_dim_vo) * dtype_bytes(shape->kv_dtype);
+    const double pair = (double)tile_kv * (double)shape_key_bytes(shape);
     if (k->role == ROLE_MERGE) return 16.0 * k->threads * 4; /* 4 vector loads a thread */
     return pair * (k->stages - 0.5);
 }

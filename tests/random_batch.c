@@ -29,21 +29,71 @@ static int32_t between(struct rng *r, int32_t low, int32_t high)
 static struct workload_params random_params(struct rng *r)
 {
     static const int32_t groups[] = {1, 2, 3, 4, 7, 8, 16, 17, 71}, kv_heads[] = {1, 1, 2, 4},
-                         dims[] = {8, 16, 64, 80, 128}, pages[] = {1, 2, 5, 16, 64, 256};
+                         dims[] = {8, 16, 64, 80, 96, 128}, pages[] = {1, 2, 5, 16, 64, 256};
     struct workload_params p = workload_default_params();
     p.shape.num_kv_heads = pick(r, kv_heads, 4);
     p.shape.num_qo_heads = p.shape.num_kv_heads * pick(r, groups, 9);
-    p.shape.head_dim_qk = p.shape.head_dim_vo = pick(r, dims, 5);
+    p.shape.head_dim_qk = p.shape.head_dim_vo = pick(r, dims, 6);
     p.shape.q_dtype = (enum dtype)rng_below(r, 3); /* not the 8-bit ones */
     p.shape.kv_dtype = (enum dtype)rng_below(r, DTYPE_COUNT);
     p.page_size = pick(r, pages, 6);
-    p.layout = (enum layout)rng_below(r, 2);
+    p.layout.order = (enum layout)rng_below(r, 2);
     p.mask.causal = rng_below(r, 4) > 0;
     p.mask.window_left = rng_below(r, 4) == 0 ? between(r, 0, 200) : -1;
     p.mask.logits_soft_cap = rng_below(r, 5) == 0 ? 5 : 0;
     p.mask.alibi = rng_below(r, 6) == 0;
     p.seed = rng_next(r) >> 1;
     return p;
+}
+
+/* What else engines do to K, V, Q and O: other dims for V, a latent, stores and strides, RoPE. */
+static void random_features(struct rng *r, struct workload_params *p)
+{
+    struct shape *s = &p->shape;
+    if (rng_below(r, 4) == 0) s->head_dim_vo = between(r, 1, 2 * s->head_dim_qk);
+    if (rng_below(r, 8) == 0) {
+        s->kv_latent = true;
+        s->head_dim_vo = between(r, 1, s->head_dim_qk);
+    }
+    if (rng_below(r, 40) == 0) *s = (struct shape){16, 1, 576, 512, s->q_dtype, s->kv_dtype, true};
+    if (rng_below(r, 4) == 0) p->layout.store = (enum kv_store)rng_below(r, 3);
+    if (rng_below(r, 5) == 0) {
+        p->rope = (struct rope){.kind = (enum rope_kind)between(r, 1, 2),
+                                .dim = 2 * between(r, 0, s->head_dim_qk / 2)};
+        if (rng_below(r, 2)) p->rope.theta = 500000;
+        if (rng_below(r, 2)) p->rope.scale = 4;
+    }
+    if (rng_below(r, 5) == 0) {
+        p->layout.q.head = s->head_dim_qk + between(r, 0, 3);
+        p->layout.q.token = p->layout.q.head * s->num_qo_heads + between(r, 0, 50);
+    }
+    if (rng_below(r, 5) == 0) {
+        p->layout.o.head = s->head_dim_vo + between(r, 0, 3);
+        p->layout.o.token = p->layout.o.head * s->num_qo_heads + between(r, 0, 50);
+    }
+}
+
+static float *random_per_head(struct rng *r, int32_t heads, double low, double high)
+{
+    float *out = malloc((size_t)heads * sizeof *out);
+    for (int32_t h = 0; out && h < heads; h++)
+        out[h] = (float)(low + (high - low) * rng_uniform(r));
+    return out;
+}
+
+/* Bits of every density from 1 in 8 to 7 in 8. */
+static void random_custom_mask(struct rng *r, struct workload *w)
+{
+    const int32_t n = w->batch.n_requests;
+    const uint64_t density = 1 + rng_below(r, 7);
+    w->custom_indptr = malloc(((size_t)n + 1) * sizeof *w->custom_indptr);
+    w->custom_indptr[0] = 0;
+    for (int32_t i = 0; i < n; i++)
+        w->custom_indptr[i + 1] =
+            w->custom_indptr[i] + ((int64_t)batch_qo_len(&w->batch, i) * w->kv_len[i] + 7) / 8;
+    w->custom = calloc((size_t)w->custom_indptr[n] + 1, 1);
+    for (int64_t i = 0; i < 8 * w->custom_indptr[n]; i++)
+        if (rng_below(r, 8) < density) w->custom[i / 8] |= (uint8_t)(1 << (i % 8));
 }
 
 /* One request's lengths: mostly decodes and chunks, now and then an edge. */
@@ -96,7 +146,8 @@ void random_batch(uint64_t seed, double max_pairs, struct workload *out)
 {
     struct rng r = {seed};
     struct why why = {""};
-    const struct workload_params p = random_params(&r);
+    struct workload_params p = random_params(&r);
+    random_features(&r, &p);
     int32_t qo_len[24], kv_len[24], n = 0;
     const int32_t want = between(&r, 1, 24);
     double pairs = 0;
@@ -107,13 +158,12 @@ void random_batch(uint64_t seed, double max_pairs, struct workload *out)
         n++;
     }
     must(workload_from_lengths(qo_len, kv_len, n, &p, out, &why), &why, "random_batch");
-    if (rng_below(&r, 3) == 0) {
-        out->sink = malloc((size_t)p.shape.num_qo_heads * sizeof *out->sink);
-        for (int32_t h = 0; out->sink && h < p.shape.num_qo_heads; h++)
-            out->sink[h] = (float)(4 * rng_uniform(&r) - 2);
-    }
+    if (rng_below(&r, 3) == 0) out->sink = random_per_head(&r, p.shape.num_qo_heads, -2, 2);
+    if (rng_below(&r, 5) == 0) out->k_scale = random_per_head(&r, p.shape.num_kv_heads, 0.25, 2);
+    if (rng_below(&r, 5) == 0) out->v_scale = random_per_head(&r, p.shape.num_kv_heads, 0.25, 2);
+    if (rng_below(&r, 6) == 0) random_custom_mask(&r, out);
     must(workload_assign_pages(out, p.seed, &why), &why, "random_batch");
-    if (rng_below(&r, 3) == 0) share_prefixes(&r, out);
+    if (p.layout.store != KV_RAGGED && rng_below(&r, 3) == 0) share_prefixes(&r, out);
     must(workload_finish(out, &why), &why, "random_batch");
     snprintf(out->name, sizeof out->name, "random-%llu", (unsigned long long)seed);
 }

@@ -4,8 +4,9 @@
 
 #include "lab/workload.h"
 
-/* Heads and groups up to 71, pages 1 to 256, head_dim 8 to 128, all types and masks, requests without rows or
- * keys, more queries than keys, shared prefix pages. Visible work is at most about max_pairs query-key pairs
+/* Heads and groups up to 71, pages 1 to 256, head_dim 8 to 128 (and MLA's 576), V of other dims, latents, every
+ * store, strides, RoPE, scales, all types and masks, requests without rows or keys, more queries than keys, shared
+ * prefix pages. Visible work is at most about max_pairs query-key pairs
  * x heads. */
 void random_batch(uint64_t seed, double max_pairs, struct workload *out);
 

@@ -125,10 +125,10 @@ static void execute_and_simulate(const struct workload *w, const struct truth *t
     struct result r;
     struct sim_result s = {0};
     const struct sim_options options = {.spans = false};
-    if (result_create(&w->batch, &r, &why) != STATUS_OK ||
-        ref_exec(&w->batch, &truth->tensors, plan, &r, &why) != STATUS_OK)
+    if (result_create(&w->batch, w->layout.o, &r, &why) != STATUS_OK ||
+        ref_exec(&w->batch, &truth->tensors, plan, NULL, &r, &why) != STATUS_OK)
         fail_msg("%s: %s", w->name, why.text);
-    const struct comparison c = compare_result(&r, &truth->oracle, truth->tolerance);
+    const struct comparison c = compare_result(&w->batch, &r, &truth->oracle, &truth->model);
     if (!c.ok)
         fail_msg("%s: row %lld dim %d: got %.9g, want %.9g", w->name, (long long)c.bad_row, c.bad_dim, c.got,
                  c.want);
