@@ -61,7 +61,7 @@ static int64_t average_tile(const struct batch *b)
         rows += (int64_t)batch_qo_len(b, r) * batch_group_size(b);
     }
     const int64_t average = requests ? rows / requests : 0;
-    return average > 64 ? 128 : average > 16 ? 64 : 16;
+    return average > 64 && b->shape.head_dim_vo < 256 ? 128 : average > 16 ? 64 : 16;
 }
 
 /* The smallest chunk whose works fit two a multiprocessor; `longest` where none does. */
