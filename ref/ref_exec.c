@@ -17,12 +17,12 @@
  *   S = Q K^T -> mask, weights exp2(S - max) with running max and sum -> O = O * shrink + P V
  *
  * Tall blocks gather K and V as fp32 and use sgemm (TALL_KEYS a tile). Short ones (decodes) read them where they
- * lie, as they are stored (SHORT_KEYS a tile), and while one tensor's rows are used the next one's are asked
+ * lie, as they are stored (SHORT_BYTES of K a tile), and while one tensor's rows are used the next one's are asked
  * for: V of this kv head, then K of the next head, then K of the next tile. RoPE turns K on the way, so then short
  * blocks gather too. Rows keep (O unnormalised, max, sum), max in base 2; a direct item writes O / sum and LSE,
  * a split one O / sum and LSE as a partial row. Nothing is repaired: keys that no item holds are missing from
  * the result. Numerics `device` takes the tile of the item's kernel row and rounds weights and O. */
-enum { TALL_KEYS = 256, SHORT_KEYS = 64, MAX_KEYS = 256 };
+enum { TALL_KEYS = 256, SHORT_BYTES = 16384, MAX_KEYS = 256 };
 
 static const double log2_e = 1.4426950408889634, ln_2 = 0.6931471805599453;
 
@@ -315,8 +315,9 @@ static void store_block(const struct exec *e, const struct running_block *x, str
 static int32_t tile_keys(const struct exec *e, const struct item *item, bool is_tall)
 {
     const int32_t tile_kv = kernel_row((enum kernel_id)item->kernel)->tile_kv;
-    if (e->numerics.kind != NUMERICS_DEVICE) return is_tall ? TALL_KEYS : SHORT_KEYS;
-    return tile_kv > 0 && tile_kv < MAX_KEYS ? tile_kv : MAX_KEYS;
+    const int32_t row_bytes = e->b->shape.head_dim_qk * dtype_bytes(e->b->shape.kv_dtype);
+    if (e->numerics.kind == NUMERICS_DEVICE) return tile_kv > 0 && tile_kv < MAX_KEYS ? tile_kv : MAX_KEYS;
+    return is_tall ? TALL_KEYS : clamp_i32(SHORT_BYTES / row_bytes / VECTOR_PAD * VECTOR_PAD, VECTOR_PAD, 128);
 }
 
 struct tiling {

@@ -15,6 +15,13 @@
 
 #define INLINE static inline __attribute__((always_inline))
 
+/* Loops over a register tile must vanish: only then do its vectors live in registers. */
+#if defined(__GNUC__) && !defined(__clang__)
+#define UNROLL _Pragma("GCC unroll 16")
+#else
+#define UNROLL _Pragma("unroll 16")
+#endif
+
 typedef uint8_t bytes_w __attribute__((vector_size(W)));
 typedef uint16_t halves_w __attribute__((vector_size(2 * W)));
 typedef uint32_t words_w __attribute__((vector_size(4 * W)));
@@ -92,7 +99,7 @@ INLINE vf load_first(enum dtype type, const char *p, int32_t n)
 INLINE void prefetch_row(const char *p, ptrdiff_t bytes)
 {
     for (ptrdiff_t at = 0; at < bytes; at += 64)
-        __builtin_prefetch(p + at, 0, 3);
+        __builtin_prefetch(p + at, 0, 2);
 }
 
 /* `rows` rows against 4 keys: 4 rows x 4 keys of accumulators, each K vector loaded and converted once. */
@@ -101,21 +108,28 @@ INLINE void dots_tile(enum dtype type, int32_t rows, int32_t dim, int32_t size, 
 {
     vf a[TILE_ROWS][4];
     int32_t x = 0;
+    UNROLL
     for (int32_t i = 0; i < rows; i++)
+        UNROLL
         for (int32_t j = 0; j < 4; j++)
             a[i][j] = (vf){0};
     for (; x + W <= dim; x += W)
+        UNROLL
         for (int32_t j = 0; j < 4; j++) {
             const vf key = load_elements(type, k[j] + x * size);
+            UNROLL
             for (int32_t i = 0; i < rows; i++)
                 a[i][j] = vfma(load_vf(q + i * dim + x), key, a[i][j]);
         }
     if (x < dim)
+        UNROLL
         for (int32_t j = 0; j < 4; j++) {
             const vf key = load_first(type, k[j] + x * size, dim - x);
+            UNROLL
             for (int32_t i = 0; i < rows; i++)
                 a[i][j] = vfma(load_first(DTYPE_FP32, (const char *)(q + i * dim + x), dim - x), key, a[i][j]);
         }
+    UNROLL
     for (int32_t i = 0; i < rows; i++)
         store_sums_4(p + i * stride, a[i]);
 }
@@ -175,24 +189,31 @@ INLINE void values_tile(enum dtype type, int32_t rows, int32_t dim, int32_t size
 {
     vf w[TILE_ROWS][4];
     int32_t x = 0;
+    UNROLL
     for (int32_t i = 0; i < rows; i++)
+        UNROLL
         for (int32_t j = 0; j < 4; j++)
             w[i][j] = splat(p[i * stride + j]);
     for (; x + W <= dim; x += W) {
         vf a[TILE_ROWS];
+        UNROLL
         for (int32_t i = 0; i < rows; i++)
             a[i] = load_vf(acc + i * dim + x);
+        UNROLL
         for (int32_t j = 0; j < 4; j++) {
             const vf value = load_elements(type, v[j] + x * size);
+            UNROLL
             for (int32_t i = 0; i < rows; i++)
                 a[i] = vfma(w[i][j], value, a[i]);
         }
+        UNROLL
         for (int32_t i = 0; i < rows; i++)
             store_vf(acc + i * dim + x, a[i]);
     }
     for (int32_t i = 0; x < dim && i < rows; i++) {
         float last[W];
         vf a = load_first(DTYPE_FP32, (const char *)(acc + i * dim + x), dim - x);
+        UNROLL
         for (int32_t j = 0; j < 4; j++)
             a = vfma(w[i][j], load_first(type, v[j] + x * size, dim - x), a);
         store_vf(last, a);

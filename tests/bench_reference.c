@@ -124,10 +124,10 @@ static uint64_t read_row(const char *p, size_t bytes)
     return sum;
 }
 
-/* Reads what a task reads: tile by tile, K then V of each of its kv heads. */
+/* Reads what a task reads: tile by tile, K then V of each of its kv heads, asking for rows AHEAD. */
 static uint64_t read_task(const struct bench *x, const struct batch *b, const struct exec_task *task)
 {
-    enum { TILE = 64 };
+    enum { TILE = 64, AHEAD = 16 };
     const size_t size = (size_t)dtype_bytes(b->shape.kv_dtype), bytes = (size_t)b->shape.head_dim_qk * size;
     const struct item *first = &x->plan.items[x->tasks.segments[x->tasks.blocks[task->begin].begin].item];
     const int32_t *pages = b->kv.kv_indices + b->kv.kv_indptr[first->group];
@@ -137,9 +137,14 @@ static uint64_t read_task(const struct bench *x, const struct batch *b, const st
             for (int32_t v = 0; v < 2; v++) {
                 const int32_t head = x->plan.items[x->tasks.segments[x->tasks.blocks[k].begin].item].kv_head;
                 const char *pool = v ? x->t.v : x->t.k;
-                for (int32_t j = key; j < key + TILE && j < first->kv_end; j++)
+                for (int32_t j = key; j < key + TILE && j < first->kv_end; j++) {
+                    const int32_t far = j + AHEAD < first->kv_end ? j + AHEAD : j;
+                    const char *next = pool + size * tensor_kv_at(x->t.k_stride, pages[far / 16], far % 16, head);
+                    for (size_t line = 0; line < bytes; line += 64)
+                        __builtin_prefetch(next + line, 0, 3);
                     sum ^= read_row(pool + size * tensor_kv_at(x->t.k_stride, pages[j / 16], j % 16, head),
                                     bytes);
+                }
             }
     return sum;
 }
