@@ -156,8 +156,8 @@ static void attend(struct double_block *x, int32_t i, int32_t first, int32_t beg
     weighted_sum(x->acc + (size_t)i * (size_t)dv, x->v + (size_t)skip * (size_t)dv, dv, p, n, dv);
 }
 
-struct range double_block_begin(struct double_block *x, const struct row_ref *rows, int32_t n,
-                                int32_t begin, int32_t end)
+struct range double_block_begin(struct double_block *x, const struct row_ref *rows, int32_t n, int32_t begin,
+                                int32_t end)
 {
     const struct batch *b = x->b;
     const int32_t dk = b->shape.head_dim_qk, heads = b->shape.num_qo_heads;
@@ -172,7 +172,8 @@ struct range double_block_begin(struct double_block *x, const struct row_ref *ro
         x->row[i] = *r;
         x->score[i] = semantics_score_row(b, r->request, r->token, r->qo_head);
         x->seen[i] = (struct range){v.begin > begin ? v.begin : begin, v.end < end ? v.end : end};
-        load(b->shape.q_dtype, x->t->q, tensor_row_at(x->t->q_stride, heads, batch_row(b, *r)), dk, 1, x->line, q);
+        load(b->shape.q_dtype, x->t->q, tensor_row_at(x->t->q_stride, heads, batch_row(b, *r)), dk, 1,
+             x->line, q);
         rotate(b, x->score[i].position, q);
         x->q_norm[i] = x->score[i].scale * norm(q, dk);
         x->max[i] = -INFINITY;

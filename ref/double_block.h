@@ -33,8 +33,8 @@ void double_block_free(struct double_block *x);
 
 /* Loads n rows (of one kv head), which may see keys [begin, end) only; nothing is summed yet. Returns the
  * union of what they see. */
-struct range double_block_begin(struct double_block *x, const struct row_ref *rows, int32_t n,
-                                int32_t begin, int32_t end);
+struct range double_block_begin(struct double_block *x, const struct row_ref *rows, int32_t n, int32_t begin,
+                                int32_t end);
 
 /* Adds keys [begin, end), read through `request`'s page table, for kv_head. Sums run in order of index. */
 void double_block_attend(struct double_block *x, int32_t request, int32_t kv_head, int32_t begin,

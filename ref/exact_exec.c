@@ -55,7 +55,8 @@ static void merge_row(const struct exact *e, const struct merge *m, const int32_
                       int32_t row, double *o)
 {
     const size_t dv = (size_t)e->b->shape.head_dim_vo, offset = (size_t)(row - m->row_begin);
-    const struct row_ref ref = plan_row(e->p, e->b, m->request, m->kv_head, (enum row_order)m->row_order, row);
+    const struct row_ref ref =
+        plan_row(e->p, e->b, m->request, m->kv_head, (enum row_order)m->row_order, row);
     double sink, max = -INFINITY, sum = 0;
     for (int32_t i = 0; i < n_src; i++)
         if (!(e->partial_lse[(size_t)src[i] + offset] <= max)) max = e->partial_lse[(size_t)src[i] + offset];

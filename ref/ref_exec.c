@@ -22,7 +22,7 @@
  * blocks gather too. Rows keep (O unnormalised, max, sum), max in base 2; a direct item writes O / sum and LSE,
  * a split one O / sum and LSE as a partial row. Nothing is repaired: keys that no item holds are missing from
  * the result. Numerics `device` takes the tile of the item's kernel row and rounds weights and O. */
-enum { TALL_KEYS = 256, SHORT_BYTES = 16384, MAX_KEYS = 256 };
+enum { TALL_KEYS = 256, SHORT_BYTES = 16384, MAX_KEYS = 256, P_STRIDE = MAX_KEYS + 16, DEPTH = 128 };
 
 static const double log2_e = 1.4426950408889634, ln_2 = 0.6931471805599453;
 
@@ -35,11 +35,12 @@ struct row_state {
 };
 
 struct scratch {
-    float *q;             /* [TASK_ROWS][head_dim_qk] */
-    float *acc;           /* [TASK_ROWS][head_dim_vo] */
-    float *k, *v;         /* [MAX_KEYS][head_dim]: gathered tile */
-    float *p;             /* [TASK_ROWS][MAX_KEYS] */
-    float *cosine, *sine; /* [MAX_KEYS][rope dim / 2]: angles of the tile's keys */
+    float *q;                   /* [TASK_ROWS][head_dim_qk] */
+    float *acc;                 /* [TASK_ROWS][head_dim_vo] */
+    float *k, *v;               /* [MAX_KEYS][head_dim]: gathered tile */
+    float *k_panels, *v_panels; /* the same in panels */
+    float *p;                   /* [TASK_ROWS][P_STRIDE] */
+    float *cosine, *sine;       /* [MAX_KEYS][rope dim / 2]: angles of the tile's keys */
     struct row_state *row;
     const char **k_at, **v_at; /* [2 * MAX_KEYS]: kv head 0 of each key of this tile and of the next */
     const char **gathered;     /* [2 * MAX_KEYS]: rows of k and v */
@@ -208,22 +209,48 @@ static void soften_rows(const struct exec *e, const struct running_block *x, int
         row->soften.to = clamp_i32((int64_t)row->seen.end - first_key, row->soften.from, n);
         row->soften.bit = (int64_t)row->ref.token * e->b->kv_len[row->ref.request] + first_key;
         const float shrink =
-            e->ops->soften(&row->soften, &e->rounding, s->p + (size_t)i * MAX_KEYS, n, &row->max, &row->sum);
+            e->ops->soften(&row->soften, &e->rounding, s->p + (size_t)i * P_STRIDE, n, &row->max, &row->sum);
         if (shrink != 1) e->ops->scale(s->acc + (size_t)i * (size_t)dv, dv, shrink);
     }
 }
 
-static void tall_tile(const struct exec *e, const struct running_block *x, int32_t first_key, int32_t n,
+/* K and V of the tile in panels. RoPE turns K on the way, so that then it is gathered first. */
+static void pack(const struct exec *e, const struct running_block *x, int32_t n, struct scratch *s)
+{
+    const struct shape *shape = &e->b->shape;
+    const bool rope = e->b->rope.kind != ROPE_NONE;
+    if (rope) gather(e, x, n, s);
+    e->ops->pack_keys(rope ? DTYPE_FP32 : shape->kv_dtype, shape->head_dim_qk, rope ? s->gathered : s->k_at,
+                      rope ? 0 : x->k_shift, n, s->k_panels);
+    e->ops->pack_values(shape->kv_dtype, shape->head_dim_vo, s->v_at, x->v_shift, n, s->v_panels);
+}
+
+/* The products of a tall block by panels; P V in steps of DEPTH keys, whose panel the first-level cache holds. */
+static void panel_tile(const struct exec *e, const struct running_block *x, int32_t first_key, int32_t n,
+                       struct scratch *s)
+{
+    const int32_t dk = e->b->shape.head_dim_qk, dv = e->b->shape.head_dim_vo;
+    const size_t row = (size_t)x->first_row;
+    float *p = s->p + row * P_STRIDE, *acc = s->acc + row * (size_t)dv;
+    pack(e, x, n, s);
+    e->ops->multiply(s->q + row * (size_t)dk, dk, x->n_rows, s->k_panels, dk, dk, n, p, P_STRIDE, false);
+    soften_rows(e, x, first_key, n, s);
+    for (int32_t key = 0; key < n; key += DEPTH)
+        e->ops->multiply(p + key, P_STRIDE, x->n_rows, s->v_panels + key * VECTOR_PANEL,
+                         n - key < DEPTH ? n - key : DEPTH, n, dv, acc, dv, true);
+}
+
+static void blas_tile(const struct exec *e, const struct running_block *x, int32_t first_key, int32_t n,
                       struct scratch *s)
 {
     const int32_t dk = e->b->shape.head_dim_qk, dv = e->b->shape.head_dim_vo;
     const size_t row = (size_t)x->first_row;
-    float *p = s->p + row * MAX_KEYS;
+    float *p = s->p + row * P_STRIDE;
     gather(e, x, n, s);
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, x->n_rows, n, dk, 1, s->q + row * (size_t)dk, dk,
-                s->k, dk, 0, p, MAX_KEYS);
+                s->k, dk, 0, p, P_STRIDE);
     soften_rows(e, x, first_key, n, s);
-    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, x->n_rows, dv, n, 1, p, MAX_KEYS, s->v, dv, 1,
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, x->n_rows, dv, n, 1, p, P_STRIDE, s->v, dv, 1,
                 s->acc + row * (size_t)dv, dv);
 }
 
@@ -237,12 +264,12 @@ static void short_tile(const struct exec *e, const struct running_block *x, int3
     const enum dtype type = rope ? DTYPE_FP32 : e->b->shape.kv_dtype;
     const char *const *k = rope ? s->gathered : s->k_at, *const *v = rope ? s->gathered + MAX_KEYS : s->v_at;
     const ptrdiff_t k_shift = rope ? 0 : x->k_shift, v_shift = rope ? 0 : x->v_shift;
-    float *p = s->p + row * MAX_KEYS;
+    float *p = s->p + row * P_STRIDE;
     if (rope) gather(e, x, n, s);
     e->ops->dots(type, dk, s->q + row * (size_t)dk, x->n_rows, k, k_shift, n, rope ? NULL : v, v_shift, p,
-                 MAX_KEYS);
+                 P_STRIDE);
     soften_rows(e, x, first_key, n, s);
-    e->ops->add_values(type, dv, p, MAX_KEYS, x->n_rows, v, v_shift, n, rope ? NULL : next, next_shift,
+    e->ops->add_values(type, dv, p, P_STRIDE, x->n_rows, v, v_shift, n, rope ? NULL : next, next_shift,
                        s->acc + row * (size_t)dv);
 }
 
@@ -317,7 +344,8 @@ static int32_t tile_keys(const struct exec *e, const struct item *item, bool is_
     const int32_t tile_kv = kernel_row((enum kernel_id)item->kernel)->tile_kv;
     const int32_t row_bytes = e->b->shape.head_dim_qk * dtype_bytes(e->b->shape.kv_dtype);
     if (e->numerics.kind == NUMERICS_DEVICE) return tile_kv > 0 && tile_kv < MAX_KEYS ? tile_kv : MAX_KEYS;
-    return is_tall ? TALL_KEYS : clamp_i32(SHORT_BYTES / row_bytes / VECTOR_PAD * VECTOR_PAD, VECTOR_PAD, 128);
+    return is_tall ? TALL_KEYS
+                   : clamp_i32(SHORT_BYTES / row_bytes / VECTOR_PAD * VECTOR_PAD, VECTOR_PAD, 128);
 }
 
 struct tiling {
@@ -363,8 +391,10 @@ static void run_tile(const struct exec *e, const struct running_block *blocks, i
             angles(e, now.begin + j, s->cosine + j * pairs(e), s->sine + j * pairs(e));
     for (int32_t i = 0; i < n_blocks; i++) {
         const struct running_block *x = &blocks[i];
-        if (is_tall) {
-            tall_tile(e, x, now.begin, n, s);
+        if (is_tall && e->ops->multiply) {
+            panel_tile(e, x, now.begin, n, s);
+        } else if (is_tall) {
+            blas_tile(e, x, now.begin, n, s);
         } else if (i + 1 < n_blocks) {
             short_tile(e, x, now.begin, n, s->k_at, blocks[i + 1].k_shift, s);
         } else {
@@ -435,18 +465,21 @@ static bool scratch_create(const struct batch *b, struct scratch *s)
 {
     const size_t dk = (size_t)b->shape.head_dim_qk, dv = (size_t)b->shape.head_dim_vo,
                  turns = (size_t)(batch_rope_dim(b) / 2) * MAX_KEYS,
-                 floats = TASK_ROWS * (dk + dv + MAX_KEYS) + MAX_KEYS * (dk + dv) + 2 * turns;
+                 floats =
+                     TASK_ROWS * (dk + dv + P_STRIDE) + MAX_KEYS * (2 * (dk + dv) + VECTOR_PANEL) + 2 * turns;
     s->row = malloc(TASK_ROWS * sizeof *s->row);
     s->k_at = malloc(6 * MAX_KEYS * sizeof *s->k_at);
     s->p = aligned_alloc(64, (floats * sizeof *s->p + 63) / 64 * 64);
     if (!s->row || !s->k_at || !s->p) return false;
     s->v_at = s->k_at + 2 * MAX_KEYS;
     s->gathered = s->v_at + 2 * MAX_KEYS;
-    s->q = s->p + (size_t)TASK_ROWS * MAX_KEYS;
+    s->q = s->p + (size_t)TASK_ROWS * P_STRIDE;
     s->acc = s->q + TASK_ROWS * dk;
     s->k = s->acc + TASK_ROWS * dv;
     s->v = s->k + MAX_KEYS * dk;
-    s->cosine = s->v + MAX_KEYS * dv;
+    s->k_panels = s->v + MAX_KEYS * dv;
+    s->v_panels = s->k_panels + MAX_KEYS * dk;
+    s->cosine = s->v_panels + MAX_KEYS * (dv + VECTOR_PANEL);
     s->sine = s->cosine + turns;
     for (size_t j = 0; j < MAX_KEYS; j++) {
         s->gathered[j] = (const char *)(s->k + j * dk);

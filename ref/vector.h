@@ -11,16 +11,16 @@
 #include <stddef.h>
 
 /* Rows of scores are padded to whole vectors: strides of p are multiples of this. */
-enum { VECTOR_PAD = 16 };
+enum { VECTOR_PAD = 16, VECTOR_PANEL = 32 };
 
 /* How one row's dots become weights; everything in base 2 (log2 e times the logit of ref/semantics.h). */
 struct soften_row {
-    float scale;       /* sm_scale x k_scale x log2 e; with a cap: sm_scale x k_scale / cap */
-    float slope;       /* ALiBi's, times the same constants */
-    float cap;         /* 0, or soft cap x log2 e */
-    int64_t position;  /* of the row among the keys */
-    int32_t from, to;  /* tile columns that are seen; the others get weight 0 */
-    int32_t first_key; /* key of column 0 */
+    float scale;         /* sm_scale x k_scale x log2 e; with a cap: sm_scale x k_scale / cap */
+    float slope;         /* ALiBi's, times the same constants */
+    float cap;           /* 0, or soft cap x log2 e */
+    int64_t position;    /* of the row among the keys */
+    int32_t from, to;    /* tile columns that are seen; the others get weight 0 */
+    int32_t first_key;   /* key of column 0 */
     const uint8_t *bits; /* NULL, or the request's custom mask; column j is bit `bit` + j */
     int64_t bit;
 };
@@ -61,6 +61,20 @@ struct vector_ops {
 
     /* dst[0..n) += factor x src[0..n). */
     void (*add_scaled)(float *dst, const float *src, int32_t n, float factor);
+
+    /* Matrix products over panels, for tall blocks; NULL: use BLAS, which is faster there. A panel holds
+     * VECTOR_PANEL columns of every row of its matrix, next to each other: K^T [dim][keys] is packed by
+     * pack_keys, V [keys][dim] by pack_values (what a last panel lacks is zeros). */
+    void (*pack_keys)(enum dtype type, int32_t dim, const char *const *k, ptrdiff_t shift, int32_t n,
+                      float *panels);
+    void (*pack_values)(enum dtype type, int32_t dim, const char *const *v, ptrdiff_t shift, int32_t n,
+                        float *panels);
+
+    /* c[i * c_stride + j] (+)= sum over x < depth of a[i * a_stride + x] panels[x][j], for rows x columns of c.
+     * Of a panel of `depth_all` rows those from the pointer on are used. Each element's sum runs in order of
+     * x. Where not `adds`, whole panels of c are written. */
+    void (*multiply)(const float *a, int32_t a_stride, int32_t rows, const float *panels, int32_t depth,
+                     int32_t depth_all, int32_t columns, float *c, int32_t c_stride, bool adds);
 };
 
 /* The best this CPU has. */

@@ -4,12 +4,15 @@
 #include <stdint.h>
 #include <string.h>
 
-#define W         16
-#define TILE_ROWS 4 /* 16 accumulators, 4 keys, 4 rows of q: 24 of 32 registers */
-#define OPS       vector_avx512
-#define NAME      "avx512"
+#define W          16
+#define TILE_ROWS  4  /* 16 accumulators, 4 keys, 4 rows of q: 24 of 32 registers */
+#define PANEL_ROWS 12 /* 24 accumulators, 2 columns, 1 row: 27 of 32 registers */
+#define USE_BLAS   0
+#define OPS        vector_avx512
+#define NAME       "avx512"
 typedef __m512 vf;
 typedef int32_t vi __attribute__((vector_size(64)));
+#define splat(x)      _mm512_set1_ps(x)
 #define vfma(a, b, c) _mm512_fmadd_ps(a, b, c)
 #define vmax(a, b)    _mm512_max_ps(a, b)
 
@@ -26,6 +29,16 @@ static inline void store_sums_4(float *p, const vf a[4])
              z = _mm512_add_ps(_mm512_shuffle_ps(x, y, 0x44), _mm512_shuffle_ps(x, y, 0xee));
     const __m256 half = _mm256_add_ps(_mm512_castps512_ps256(z), _mm512_extractf32x8_ps(z, 1));
     _mm_storeu_ps(p, _mm_add_ps(_mm256_castps256_ps128(half), _mm256_extractf128_ps(half, 1)));
+}
+
+static inline void transpose_4(vf a[4])
+{
+    const vf x = _mm512_unpacklo_ps(a[0], a[1]), y = _mm512_unpackhi_ps(a[0], a[1]),
+             z = _mm512_unpacklo_ps(a[2], a[3]), w = _mm512_unpackhi_ps(a[2], a[3]);
+    a[0] = _mm512_shuffle_ps(x, z, 0x44);
+    a[1] = _mm512_shuffle_ps(x, z, 0xee);
+    a[2] = _mm512_shuffle_ps(y, w, 0x44);
+    a[3] = _mm512_shuffle_ps(y, w, 0xee);
 }
 
 #include "ref/vector_body.h"

@@ -2,12 +2,19 @@
 #include <stdint.h>
 #include <string.h>
 
-#define W         4
-#define TILE_ROWS 2
-#define OPS       vector_base
-#define NAME      "base"
+#define W          4
+#define TILE_ROWS  2
+#define PANEL_ROWS 6
+#define USE_BLAS   1 /* BLAS knows CPUs that this file does not */
+#define OPS        vector_base
+#define NAME       "base"
 typedef float vf __attribute__((vector_size(16)));
 typedef int32_t vi __attribute__((vector_size(16)));
+
+static inline vf splat(float x)
+{
+    return (vf){x, x, x, x};
+}
 
 static inline vf vfma(vf a, vf b, vf c)
 {
@@ -37,6 +44,13 @@ static inline void store_sums_4(float *p, const vf a[4])
 {
     for (int i = 0; i < 4; i++)
         p[i] = (a[i][0] + a[i][2]) + (a[i][1] + a[i][3]);
+}
+
+static inline void transpose_4(vf a[4])
+{
+    const vf x = a[0], y = a[1], z = a[2], w = a[3];
+    for (int i = 0; i < 4; i++)
+        a[i] = (vf){x[i], y[i], z[i], w[i]};
 }
 
 #include "ref/vector_body.h"

@@ -2,10 +2,14 @@
  *
  *   W, TILE_ROWS        floats a vector; rows of q that a register tile holds beside 4 keys
  *   vf, vi              vectors of W floats, W int32_t (GNU C vector types or intrinsics' own)
+ *   splat(x)            x in every element
  *   vfma(a, b, c)       a * b + c
  *   vmax(a, b)          the larger, b where a is NaN
  *   fp16_to_vf(p)       W fp16 at p as floats
  *   store_sums_4(p, a)  p[0..4) = the sums of the elements of a[0], ..., a[3]
+ *   transpose_4(a)      a[0..4) become: element 4 l + i of a[j] moves to element 4 l + j of a[i]
+ *   PANEL_ROWS          rows of a matrix product that fit the registers beside a panel's columns
+ *   USE_BLAS            1: no matrix products of our own
  *   OPS, NAME           the table's name in C and in results */
 #include "ref/convert.h"
 #include "ref/vector.h"
@@ -36,11 +40,6 @@ INLINE vf load_vf(const float *p)
 INLINE void store_vf(float *p, vf v)
 {
     memcpy(p, &v, sizeof v);
-}
-
-INLINE vf splat(float x)
-{
-    return (vf){0} + x;
 }
 
 INLINE vf select_vf(vi mask, vf yes, vf no)
@@ -111,24 +110,23 @@ INLINE void dots_tile(enum dtype type, int32_t rows, int32_t dim, int32_t size, 
     UNROLL
     for (int32_t i = 0; i < rows; i++)
         UNROLL
-        for (int32_t j = 0; j < 4; j++)
-            a[i][j] = (vf){0};
+    for (int32_t j = 0; j < 4; j++)
+        a[i][j] = (vf){0};
     for (; x + W <= dim; x += W)
         UNROLL
-        for (int32_t j = 0; j < 4; j++) {
-            const vf key = load_elements(type, k[j] + x * size);
-            UNROLL
-            for (int32_t i = 0; i < rows; i++)
-                a[i][j] = vfma(load_vf(q + i * dim + x), key, a[i][j]);
-        }
-    if (x < dim)
+    for (int32_t j = 0; j < 4; j++) {
+        const vf key = load_elements(type, k[j] + x * size);
         UNROLL
-        for (int32_t j = 0; j < 4; j++) {
-            const vf key = load_first(type, k[j] + x * size, dim - x);
-            UNROLL
-            for (int32_t i = 0; i < rows; i++)
-                a[i][j] = vfma(load_first(DTYPE_FP32, (const char *)(q + i * dim + x), dim - x), key, a[i][j]);
-        }
+        for (int32_t i = 0; i < rows; i++)
+            a[i][j] = vfma(load_vf(q + i * dim + x), key, a[i][j]);
+    }
+    if (x < dim) UNROLL
+    for (int32_t j = 0; j < 4; j++) {
+        const vf key = load_first(type, k[j] + x * size, dim - x);
+        UNROLL
+        for (int32_t i = 0; i < rows; i++)
+            a[i][j] = vfma(load_first(DTYPE_FP32, (const char *)(q + i * dim + x), dim - x), key, a[i][j]);
+    }
     UNROLL
     for (int32_t i = 0; i < rows; i++)
         store_sums_4(p + i * stride, a[i]);
@@ -192,8 +190,8 @@ INLINE void values_tile(enum dtype type, int32_t rows, int32_t dim, int32_t size
     UNROLL
     for (int32_t i = 0; i < rows; i++)
         UNROLL
-        for (int32_t j = 0; j < 4; j++)
-            w[i][j] = splat(p[i * stride + j]);
+    for (int32_t j = 0; j < 4; j++)
+        w[i][j] = splat(p[i * stride + j]);
     for (; x + W <= dim; x += W) {
         vf a[TILE_ROWS];
         UNROLL
@@ -302,7 +300,8 @@ INLINE vf scores_vf(const struct soften_row *r, vf dot, vf from_row)
 INLINE vf round_vf(const struct rounding *t, vf p)
 {
     const vi bits = (vi)p, half = (vi){0} + ((1 << (t->drop - 1)) - 1);
-    const vf normal = (vf)((bits + half + ((bits >> t->drop) & 1)) & (vi)((vi){0} + (int32_t)(~0u << t->drop)));
+    const vf normal =
+        (vf)((bits + half + ((bits >> t->drop) & 1)) & (vi)((vi){0} + (int32_t)(~0u << t->drop)));
     const vf small = (p + splat(t->magic)) - splat(t->magic);
     return select_vf((vi)(p < splat(t->least)), small, normal);
 }
@@ -426,6 +425,132 @@ static void add_scaled(float *dst, const float *src, int32_t n, float factor)
     }
 }
 
+/* ---- panels ------------------------------------------------------------------------------------------------ */
+
+/* Four keys at a time: each group of four elements of d is a 4 x 4 transpose within 128 bits. */
+INLINE void pack_four_keys(enum dtype type, int32_t dim, int32_t size, const char *const k[4], float *panel)
+{
+    for (int32_t x = 0; x < dim; x += W) {
+        float turned[4][W];
+        vf a[4];
+        UNROLL
+        for (int32_t j = 0; j < 4; j++)
+            a[j] = x + W <= dim ? load_elements(type, k[j] + x * size)
+                                : load_first(type, k[j] + x * size, dim - x);
+        transpose_4(a);
+        UNROLL
+        for (int32_t j = 0; j < 4; j++)
+            store_vf(turned[j], a[j]);
+        for (int32_t d = 0; d < W && x + d < dim; d++)
+            memcpy(panel + (x + d) * VECTOR_PANEL, &turned[d % 4][d / 4 * 4], 4 * sizeof(float));
+    }
+}
+
+INLINE void pack_keys_of(enum dtype type, int32_t dim, const char *const *k, ptrdiff_t shift, int32_t n,
+                         float *panels)
+{
+    const int32_t size = dtype_bytes(type);
+    for (int32_t j = 0; j < n; j += 4) {
+        const char *key[4];
+        for (int32_t i = 0; i < 4; i++)
+            key[i] = k[j + i < n ? j + i : n - 1] + shift;
+        pack_four_keys(type, dim, size, key,
+                       panels + j / VECTOR_PANEL * VECTOR_PANEL * dim + j % VECTOR_PANEL);
+    }
+    for (int32_t j = (n + 3) / 4 * 4; j % VECTOR_PANEL; j += 4)
+        for (int32_t d = 0; d < dim; d++)
+            memset(panels + (j / VECTOR_PANEL * dim + d) * VECTOR_PANEL + j % VECTOR_PANEL, 0,
+                   4 * sizeof(float));
+}
+
+INLINE void pack_values_of(enum dtype type, int32_t dim, const char *const *v, ptrdiff_t shift, int32_t n,
+                           float *panels)
+{
+    const int32_t size = dtype_bytes(type), padded = (dim + VECTOR_PANEL - 1) / VECTOR_PANEL * VECTOR_PANEL;
+    for (int32_t j = 0; j < n; j++)
+        for (int32_t x = 0; x < padded; x += W) {
+            const char *at = v[j] + shift + x * size;
+            const vf value = x + W <= dim ? load_elements(type, at)
+                             : x < dim    ? load_first(type, at, dim - x)
+                                          : splat(0);
+            store_vf(panels + (x / VECTOR_PANEL * n + j) * VECTOR_PANEL + x % VECTOR_PANEL, value);
+        }
+}
+
+/* `rows` rows of a against one panel. */
+INLINE void multiply_tile(int32_t rows, const float *a, int32_t a_stride, const float *panel, int32_t depth,
+                          float *c, int32_t c_stride, bool adds)
+{
+    enum { N = VECTOR_PANEL / W < 2 ? 1 : 2 };
+    for (int32_t part = 0; part < VECTOR_PANEL; part += N * W) {
+        vf sum[PANEL_ROWS][N];
+        UNROLL
+        for (int32_t i = 0; i < rows; i++)
+            UNROLL
+        for (int32_t j = 0; j < N; j++)
+            sum[i][j] = adds ? load_vf(c + i * c_stride + part + j * W) : splat(0);
+        for (int32_t x = 0; x < depth; x++) {
+            vf b[N];
+            UNROLL
+            for (int32_t j = 0; j < N; j++)
+                b[j] = load_vf(panel + x * VECTOR_PANEL + part + j * W);
+            UNROLL
+            for (int32_t i = 0; i < rows; i++) {
+                const vf factor = splat(a[i * a_stride + x]);
+                UNROLL
+                for (int32_t j = 0; j < N; j++)
+                    sum[i][j] = vfma(factor, b[j], sum[i][j]);
+            }
+        }
+        UNROLL
+        for (int32_t i = 0; i < rows; i++)
+            UNROLL
+        for (int32_t j = 0; j < N; j++)
+            store_vf(c + i * c_stride + part + j * W, sum[i][j]);
+    }
+}
+
+/* The last rows one by one in halves: PANEL_ROWS / 2, 1. */
+INLINE int32_t multiply_rows(int32_t left, const float *a, int32_t a_stride, const float *panel,
+                             int32_t depth, float *c, int32_t c_stride, bool adds)
+{
+    if (left >= PANEL_ROWS) {
+        multiply_tile(PANEL_ROWS, a, a_stride, panel, depth, c, c_stride, adds);
+        return PANEL_ROWS;
+    }
+    if (left >= PANEL_ROWS / 2) {
+        multiply_tile(PANEL_ROWS / 2, a, a_stride, panel, depth, c, c_stride, adds);
+        return PANEL_ROWS / 2;
+    }
+    multiply_tile(1, a, a_stride, panel, depth, c, c_stride, adds);
+    return 1;
+}
+
+/* A panel stays in the first-level cache while all rows pass by it. */
+static void multiply(const float *a, int32_t a_stride, int32_t rows, const float *panels, int32_t depth,
+                     int32_t depth_all, int32_t columns, float *c, int32_t c_stride, bool adds)
+{
+    for (int32_t j = 0; j < columns; j += VECTOR_PANEL, panels += VECTOR_PANEL * depth_all) {
+        const int32_t n = columns - j < VECTOR_PANEL ? columns - j : VECTOR_PANEL;
+        for (int32_t i = 0; i < rows;) {
+            float edge[PANEL_ROWS * VECTOR_PANEL], *at = c + i * c_stride + j;
+            const int32_t left = rows - i, m = left < PANEL_ROWS ? left : PANEL_ROWS;
+            const float *from = a + (ptrdiff_t)i * a_stride;
+            if (!adds || n == VECTOR_PANEL) {
+                i += multiply_rows(left, from, a_stride, panels, depth, at, c_stride, adds);
+                continue;
+            }
+            memset(edge, 0, sizeof edge);
+            for (int32_t k = 0; k < m; k++)
+                memcpy(edge + k * VECTOR_PANEL, at + k * c_stride, (size_t)n * sizeof *at);
+            const int32_t done = multiply_rows(left, from, a_stride, panels, depth, edge, VECTOR_PANEL, adds);
+            for (int32_t k = 0; k < done; k++)
+                memcpy(at + k * c_stride, edge + k * VECTOR_PANEL, (size_t)n * sizeof *at);
+            i += done;
+        }
+    }
+}
+
 /* ---- one function a type ----------------------------------------------------------------------------------- */
 
 INLINE void convert_of(enum dtype type, const char *src, size_t n, float *dst)
@@ -441,13 +566,33 @@ INLINE void convert_of(enum dtype type, const char *src, size_t n, float *dst)
     }
 }
 
-#define FOR_TYPE(type, call)                                      \
-    switch (type) {                                               \
-    case DTYPE_FP16: { enum { T = DTYPE_FP16 }; call; break; }    \
-    case DTYPE_BF16: { enum { T = DTYPE_BF16 }; call; break; }    \
-    case DTYPE_FP8_E4M3: { enum { T = DTYPE_FP8_E4M3 }; call; break; } \
-    case DTYPE_FP8_E5M2: { enum { T = DTYPE_FP8_E5M2 }; call; break; } \
-    default: { enum { T = DTYPE_FP32 }; call; break; }            \
+#define FOR_TYPE(type, call)         \
+    switch (type) {                  \
+    case DTYPE_FP16: {               \
+        enum { T = DTYPE_FP16 };     \
+        call;                        \
+        break;                       \
+    }                                \
+    case DTYPE_BF16: {               \
+        enum { T = DTYPE_BF16 };     \
+        call;                        \
+        break;                       \
+    }                                \
+    case DTYPE_FP8_E4M3: {           \
+        enum { T = DTYPE_FP8_E4M3 }; \
+        call;                        \
+        break;                       \
+    }                                \
+    case DTYPE_FP8_E5M2: {           \
+        enum { T = DTYPE_FP8_E5M2 }; \
+        call;                        \
+        break;                       \
+    }                                \
+    default: {                       \
+        enum { T = DTYPE_FP32 };     \
+        call;                        \
+        break;                       \
+    }                                \
     }
 
 static void convert(enum dtype type, const void *src, size_t n, float *dst)
@@ -469,4 +614,27 @@ static void add_values(enum dtype type, int32_t dim, const float *p, int32_t str
     FOR_TYPE(type, values_of((enum dtype)T, dim, p, stride, rows, v, shift, n, next, next_shift, acc))
 }
 
-const struct vector_ops OPS = {NAME, convert, dots, add_values, soften, scale, add_scaled};
+static void pack_keys(enum dtype type, int32_t dim, const char *const *k, ptrdiff_t shift, int32_t n,
+                      float *panels)
+{
+    FOR_TYPE(type, pack_keys_of((enum dtype)T, dim, k, shift, n, panels))
+}
+
+static void pack_values(enum dtype type, int32_t dim, const char *const *v, ptrdiff_t shift, int32_t n,
+                        float *panels)
+{
+    FOR_TYPE(type, pack_values_of((enum dtype)T, dim, v, shift, n, panels))
+}
+
+const struct vector_ops OPS = {
+    .name = NAME,
+    .convert = convert,
+    .dots = dots,
+    .add_values = add_values,
+    .soften = soften,
+    .scale = scale,
+    .add_scaled = add_scaled,
+    .pack_keys = pack_keys,
+    .pack_values = pack_values,
+    .multiply = USE_BLAS ? NULL : multiply,
+};

@@ -139,7 +139,8 @@ static uint64_t read_task(const struct bench *x, const struct batch *b, const st
                 const char *pool = v ? x->t.v : x->t.k;
                 for (int32_t j = key; j < key + TILE && j < first->kv_end; j++) {
                     const int32_t far = j + AHEAD < first->kv_end ? j + AHEAD : j;
-                    const char *next = pool + size * tensor_kv_at(x->t.k_stride, pages[far / 16], far % 16, head);
+                    const char *next =
+                        pool + size * tensor_kv_at(x->t.k_stride, pages[far / 16], far % 16, head);
                     for (size_t line = 0; line < bytes; line += 64)
                         __builtin_prefetch(next + line, 0, 3);
                     sum ^= read_row(pool + size * tensor_kv_at(x->t.k_stride, pages[j / 16], j % 16, head),
@@ -168,8 +169,8 @@ static double run_gemm(struct bench *x, int32_t copy)
 #pragma omp parallel
     {
         float *a = x->gemm + (size_t)omp_get_thread_num() * 3 * GEMM * GEMM;
-        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, GEMM, GEMM, GEMM, 1, a, GEMM, a + GEMM * GEMM, GEMM,
-                    0, a + 2 * GEMM * GEMM, GEMM);
+        cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, GEMM, GEMM, GEMM, 1, a, GEMM, a + GEMM * GEMM,
+                    GEMM, 0, a + 2 * GEMM * GEMM, GEMM);
     }
     return omp_get_wtime() - begin;
 }
@@ -239,7 +240,8 @@ int main(int argc, char **argv)
     }
     for (int32_t kv = 4096; kv <= 16384; kv *= 4)
         for (int type = DTYPE_FP32; type <= DTYPE_FP16; type++) {
-            const struct bench_case prefill = {true, kv, 512, 1, 0, (enum dtype)type, LAYOUT_NHD, "fi_batch_pod"};
+            const struct bench_case prefill = {true,          kv, 512, 1, 0, (enum dtype)type, LAYOUT_NHD,
+                                               "fi_batch_pod"};
             bench(&prefill);
             for (int32_t batch = 1; batch <= 8; batch *= 8)
                 for (int order = 0; order < 2; order++) {
