@@ -1,6 +1,7 @@
 #include "lab/args.h"
 
 #include "lab/auto.h"
+#include "lab/batch_features.h"
 
 #include "lab/generators.h"
 
@@ -18,50 +19,54 @@
 
 /* Flags in the order of --help: name, value's name (NULL: none), commands, text. The enum below must match.
  */
-#define FLAGS(X)                                                                                            \
-    X(SPEC, "spec", "S", WITH_WORKLOAD,                                                                     \
-      "batch spec, e.g. q2ks8k_64q1s8k: one chunk of 2048 at 8192, 64 decodes at 8192")                     \
-    X(BATCH, "batch", "FILE", WITH_WORKLOAD, "one batch, batch.json")                                       \
-    X(BATCHES, "batches", "FILE", WITH_WORKLOAD, "many batches, one JSON object a line")                    \
-    X(WORKLOAD, "workload", "NAME", WITH_WORKLOAD, "a named generator (tandem list workloads)")             \
-    X(MODEL, "model", "NAME", WITH_WORKLOAD | COMMAND_REPLAY, "head shape of a model (tandem list models)") \
-    X(HEADS, "heads", "Q/KV", WITH_WORKLOAD | COMMAND_REPLAY, "query and KV heads (32/8)")                  \
-    X(HEAD_DIM, "head-dim", "N", WITH_WORKLOAD | COMMAND_REPLAY, "head dimension (128)")                    \
-    X(PAGE_SIZE, "page-size", "N", WITH_WORKLOAD | COMMAND_REPLAY, "keys a page (16)")                      \
-    X(DTYPE, "dtype", "T", WITH_WORKLOAD | COMMAND_REPLAY, "type of Q and O: bf16, fp16, fp32")             \
-    X(KV_DTYPE, "kv-dtype", "T", WITH_WORKLOAD | COMMAND_REPLAY,                                            \
-      "K and V: bf16, fp16, fp32, fp8_e4m3, fp8_e5m2")                                                      \
-    X(LAYOUT, "layout", "L", WITH_WORKLOAD, "layout of a page: NHD or HND")                                 \
-    X(CAUSAL, "causal", "0|1", WITH_WORKLOAD, "causal mask, bottom-right aligned (1)")                      \
-    X(WINDOW_LEFT, "window-left", "N", WITH_WORKLOAD, "sliding window, -1 for none")                        \
-    X(SOFT_CAP, "soft-cap", "X", WITH_WORKLOAD, "soft cap of the logits, 0 for none")                       \
-    X(SEED, "seed", "N", WITH_WORKLOAD | COMMAND_REPLAY, "seed of tensors and page order (1)")              \
-    X(TRACE, "trace", "FILE", COMMAND_REPLAY, "the trace to replay")                                        \
-    X(TRACE_FORMAT, "trace-format", "F", COMMAND_REPLAY, "azure, mooncake, vidur or burstgpt")              \
-    X(BUDGET, "budget", "N", COMMAND_REPLAY, "tokens a step (8192)")                                        \
-    X(MAX_SEQS, "max-seqs", "N", COMMAND_REPLAY, "running requests at most (256)")                          \
-    X(RATE, "rate", "X", COMMAND_REPLAY, "arrivals X times as fast as in the trace (1)")                    \
-    X(STEPS, "steps", "N", COMMAND_REPLAY, "stop after N steps (0: never)")                                 \
-    X(PREFIX_CACHE, "prefix-cache", "0|1", COMMAND_REPLAY, "share the pages of equal prefixes (1)")         \
-    X(ALL_STEPS, "all-steps", NULL, COMMAND_REPLAY, "every step, not only mixed ones")                      \
-    X(ROWS, "rows", "FILE", COMMAND_REPLAY, "a result row for every batch and policy, CSV")                 \
-    X(POLICY, "policy", "P", WITH_PLANS | COMMAND_REPLAY, "policy, list of policies, all, or auto")         \
-    X(OPTION, "option", "[P:]N=V", WITH_PLANS | COMMAND_REPLAY, "set a policy's option; repeatable")        \
-    X(PLAN, "plan", "FILE", COMMAND_CHECK | COMMAND_VERIFY | COMMAND_SIM | COMMAND_BENCH,                   \
-      "a saved plan, - for stdin")                                                                          \
-    X(ARRAYS, "arrays", "FILE", COMMAND_IMPORT, "FlashInfer's FA2 plan arrays, JSON; - for stdin")          \
-    X(GPU, "gpu", "G", WITH_PLANS | COMMAND_REPLAY | COMMAND_LIST | COMMAND_IMPORT,                         \
-      "profile name or .ini file (h200)")                                                                   \
-    X(EXECUTOR, "executor", "E", COMMAND_VERIFY, "ref or cuda (ref)")                                       \
-    X(NO_VERIFY, "no-verify", NULL, COMMAND_COMPARE, "skip execution and comparison")                       \
-    X(PLOT, "plot", "DIR", COMMAND_COMPARE, "draw the pictures into DIR")                                   \
-    X(TIMELINE, "timeline", "FILE", COMMAND_SIM, "write a trace for Perfetto, JSON")                        \
-    X(SPANS, "spans", "FILE", COMMAND_SIM | COMMAND_BENCH, "write every item's span, CSV")                  \
-    X(OUT, "out", "FILE", COMMAND_PLAN | COMMAND_REPLAY | COMMAND_PROBE | COMMAND_IMPORT,                   \
-      "output file (stdout)")                                                                               \
-    X(FORMAT, "format", "F", ALL_COMMANDS, "table, csv or json")                                            \
-    X(THREADS, "threads", "N", ALL_COMMANDS, "CPU threads")                                                 \
-    X(QUIET, "quiet", NULL, ALL_COMMANDS, "no progress, no remarks")                                        \
+#define FLAGS(X)                                                                                             \
+    X(SPEC, "spec", "S", WITH_WORKLOAD,                                                                      \
+      "batch spec, e.g. q2ks8k_64q1s8k: one chunk of 2048 at 8192, 64 decodes at 8192")                      \
+    X(BATCH, "batch", "FILE", WITH_WORKLOAD, "one batch, batch.json")                                        \
+    X(BATCHES, "batches", "FILE", WITH_WORKLOAD, "many batches, one JSON object a line")                     \
+    X(WORKLOAD, "workload", "NAME", WITH_WORKLOAD, "a named generator (tandem list workloads)")              \
+    X(MODEL, "model", "NAME", WITH_WORKLOAD | COMMAND_REPLAY, "head shape of a model (tandem list models)")  \
+    X(HEADS, "heads", "Q/KV", WITH_WORKLOAD | COMMAND_REPLAY, "query and KV heads (32/8)")                   \
+    X(HEAD_DIM, "head-dim", "N[/V]", WITH_WORKLOAD | COMMAND_REPLAY, "head dimension, V's after / (128)")    \
+    X(PAGE_SIZE, "page-size", "N", WITH_WORKLOAD | COMMAND_REPLAY, "keys a page (16)")                       \
+    X(DTYPE, "dtype", "T", WITH_WORKLOAD | COMMAND_REPLAY, "type of Q and O: bf16, fp16, fp32")              \
+    X(KV_DTYPE, "kv-dtype", "T", WITH_WORKLOAD | COMMAND_REPLAY,                                             \
+      "K and V: bf16, fp16, fp32, fp8_e4m3, fp8_e5m2")                                                       \
+    X(LAYOUT, "layout", "L", WITH_WORKLOAD, "layout of a page: NHD or HND")                                  \
+    X(KV_STORE, "kv-store", "S", WITH_WORKLOAD | COMMAND_REPLAY,                                             \
+      "K and V: separate, interleaved, ragged (no pages) or latent (V within K)")                            \
+    X(ROPE, "rope", "STYLE", WITH_WORKLOAD, "rotate Q and K: none, llama or interleaved")                    \
+    X(CAUSAL, "causal", "0|1", WITH_WORKLOAD, "causal mask, bottom-right aligned (1)")                       \
+    X(WINDOW_LEFT, "window-left", "N", WITH_WORKLOAD, "sliding window, -1 for none")                         \
+    X(SOFT_CAP, "soft-cap", "X", WITH_WORKLOAD, "soft cap of the logits, 0 for none")                        \
+    X(SEED, "seed", "N", WITH_WORKLOAD | COMMAND_REPLAY, "seed of tensors and page order (1)")               \
+    X(TRACE, "trace", "FILE", COMMAND_REPLAY, "the trace to replay")                                         \
+    X(TRACE_FORMAT, "trace-format", "F", COMMAND_REPLAY, "azure, mooncake, vidur or burstgpt")               \
+    X(BUDGET, "budget", "N", COMMAND_REPLAY, "tokens a step (8192)")                                         \
+    X(MAX_SEQS, "max-seqs", "N", COMMAND_REPLAY, "running requests at most (256)")                           \
+    X(RATE, "rate", "X", COMMAND_REPLAY, "arrivals X times as fast as in the trace (1)")                     \
+    X(STEPS, "steps", "N", COMMAND_REPLAY, "stop after N steps (0: never)")                                  \
+    X(PREFIX_CACHE, "prefix-cache", "0|1", COMMAND_REPLAY, "share the pages of equal prefixes (1)")          \
+    X(ALL_STEPS, "all-steps", NULL, COMMAND_REPLAY, "every step, not only mixed ones")                       \
+    X(ROWS, "rows", "FILE", COMMAND_REPLAY, "a result row for every batch and policy, CSV")                  \
+    X(POLICY, "policy", "P", WITH_PLANS | COMMAND_REPLAY, "policy, list of policies, all, or auto")          \
+    X(OPTION, "option", "[P:]N=V", WITH_PLANS | COMMAND_REPLAY, "set a policy's option; repeatable")         \
+    X(PLAN, "plan", "FILE", COMMAND_CHECK | COMMAND_VERIFY | COMMAND_SIM | COMMAND_BENCH,                    \
+      "a saved plan, - for stdin")                                                                           \
+    X(ARRAYS, "arrays", "FILE", COMMAND_IMPORT, "FlashInfer's FA2 plan arrays, JSON; - for stdin")           \
+    X(GPU, "gpu", "G", WITH_PLANS | COMMAND_REPLAY | COMMAND_LIST | COMMAND_IMPORT,                          \
+      "profile name or .ini file (h200)")                                                                    \
+    X(EXECUTOR, "executor", "E", COMMAND_VERIFY, "ref or cuda (ref)")                                        \
+    X(NUMERICS, "numerics", "N", COMMAND_VERIFY, "arithmetic: exact, fp32, or device, as GPUs round (fp32)") \
+    X(NO_VERIFY, "no-verify", NULL, COMMAND_COMPARE, "skip execution and comparison")                        \
+    X(PLOT, "plot", "DIR", COMMAND_COMPARE, "draw the pictures into DIR")                                    \
+    X(TIMELINE, "timeline", "FILE", COMMAND_SIM, "write a trace for Perfetto, JSON")                         \
+    X(SPANS, "spans", "FILE", COMMAND_SIM | COMMAND_BENCH, "write every item's span, CSV")                   \
+    X(OUT, "out", "FILE", COMMAND_PLAN | COMMAND_REPLAY | COMMAND_PROBE | COMMAND_IMPORT,                    \
+      "output file (stdout)")                                                                                \
+    X(FORMAT, "format", "F", ALL_COMMANDS, "table, csv or json")                                             \
+    X(THREADS, "threads", "N", ALL_COMMANDS, "CPU threads")                                                  \
+    X(QUIET, "quiet", NULL, ALL_COMMANDS, "no progress, no remarks")                                         \
     X(HELP, "help", NULL, ALL_COMMANDS, "this text")
 
 enum flag_id {
@@ -190,6 +195,52 @@ static enum status parse_heads(const char *text, struct shape *s, struct why *wh
     return STATUS_OK;
 }
 
+/* "128", or "192/128": K's and V's. */
+static enum status parse_head_dim(const char *text, struct shape *s, struct why *why)
+{
+    char extra;
+    int qk, vo;
+    if (!strchr(text, '/')) {
+        TRY(parse_int32("head-dim", text, 1, BATCH_MAX_HEAD_DIM, &s->head_dim_qk, why));
+        s->head_dim_vo = s->head_dim_qk;
+        return STATUS_OK;
+    }
+    const int n = sscanf(text, "%d/%d%c", &qk, &vo, &extra);
+    if (n != 2 || qk < 1 || vo < 1 || qk > BATCH_MAX_HEAD_DIM || vo > BATCH_MAX_HEAD_DIM)
+        return status_fail(why, STATUS_BAD_INPUT, "--head-dim %.60s: expected N or K/V, each in 1..%d", text,
+                           BATCH_MAX_HEAD_DIM);
+    s->head_dim_qk = qk;
+    s->head_dim_vo = vo;
+    return STATUS_OK;
+}
+
+static enum status parse_rope(const char *text, struct rope *out, struct why *why)
+{
+    const int kind = rope_kind_from_name(text);
+    if (kind > ROPE_INTERLEAVED)
+        return status_fail(why, STATUS_BAD_INPUT, "--rope %.60s: expected none, llama or interleaved", text);
+    *out = (struct rope){.kind = (enum rope_kind)kind};
+    return STATUS_OK;
+}
+
+static enum status parse_kv_store(const char *text, struct workload_params *p, struct why *why)
+{
+    struct why reason = {""};
+    if (kv_store_from_name(text, p, &reason) == STATUS_OK) return STATUS_OK;
+    return status_fail(why, STATUS_BAD_INPUT,
+                       "--kv-store %.60s: expected separate, interleaved, ragged or latent", text);
+}
+
+static enum status parse_numerics(const char *text, enum numerics_kind *out, struct why *why)
+{
+    for (int i = 0; i < NUMERICS_COUNT; i++)
+        if (strcmp(text, numerics_names[i]) == 0) {
+            *out = (enum numerics_kind)i;
+            return STATUS_OK;
+        }
+    return status_fail(why, STATUS_BAD_INPUT, "--numerics %.60s: expected exact, fp32 or device", text);
+}
+
 static enum status parse_shape_flag(enum flag_id flag, const char *v, struct workload_params *p,
                                     struct why *why)
 {
@@ -201,9 +252,7 @@ static enum status parse_shape_flag(enum flag_id flag, const char *v, struct wor
     case FLAG_HEADS:
         return parse_heads(v, &p->shape, why);
     case FLAG_HEAD_DIM:
-        TRY(parse_int32("head-dim", v, 1, BATCH_MAX_HEAD_DIM, &p->shape.head_dim_qk, why));
-        p->shape.head_dim_vo = p->shape.head_dim_qk;
-        return STATUS_OK;
+        return parse_head_dim(v, &p->shape, why);
     case FLAG_PAGE_SIZE:
         return parse_int32("page-size", v, 1, BATCH_MAX_PAGE_SIZE, &p->page_size, why);
     case FLAG_DTYPE:
@@ -215,6 +264,10 @@ static enum status parse_shape_flag(enum flag_id flag, const char *v, struct wor
             return status_fail(why, STATUS_BAD_INPUT, "--layout %.60s: expected NHD or HND", v);
         p->layout.order = v[0] == 'N' ? LAYOUT_NHD : LAYOUT_HND;
         return STATUS_OK;
+    case FLAG_KV_STORE:
+        return parse_kv_store(v, p, why);
+    case FLAG_ROPE:
+        return parse_rope(v, &p->rope, why);
     case FLAG_CAUSAL:
         return parse_bool("causal", v, &p->mask.causal, why);
     case FLAG_WINDOW_LEFT:
@@ -316,6 +369,8 @@ static enum status store_flag(enum flag_id flag, const char *v, struct args *a, 
             return status_fail(why, STATUS_BAD_INPUT, "--option %.60s: expected [policy:]name=value", v);
         a->options[a->n_options++] = v;
         return STATUS_OK;
+    case FLAG_NUMERICS:
+        return parse_numerics(v, &a->numerics, why);
     case FLAG_NO_VERIFY:
         a->verify = false;
         return STATUS_OK;
@@ -391,6 +446,7 @@ static enum status parse_flags(int argc, char **argv, struct args *a, struct why
 enum status args_parse(enum args_command command, int argc, char **argv, struct args *out, struct why *why)
 {
     *out = (struct args){.command = command,
+                         .numerics = NUMERICS_FP32,
                          .params = workload_default_params(),
                          .gpu = "h200",
                          .verify = true,

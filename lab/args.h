@@ -4,6 +4,7 @@
 #define TANDEM_LAB_ARGS_H
 
 #include "lab/workload.h"
+#include "ref/numerics.h"
 #include "sched/policy.h"
 
 enum { ARGS_MAX_OPTIONS = 32 };
@@ -36,6 +37,7 @@ struct args {
     int32_t n_options;
     enum args_format format;
     bool quiet, verify;
+    enum numerics_kind numerics;
     int32_t threads; /* 0: OpenMP's default */
     const char *plot_dir, *out, *timeline, *spans;
     /* replay */

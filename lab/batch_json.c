@@ -1,4 +1,5 @@
 /* batch_json: batch.json and JSONL files of batches into workloads, and back. Declared in workload.h. */
+#include "lab/batch_features.h"
 #include "lab/json_read.h"
 #include "lab/spec.h"
 #include "lab/workload.h"
@@ -9,9 +10,10 @@
 #include <string.h>
 
 static const char *const batch_keys[] = {
-    "num_qo_heads", "num_kv_heads", "head_dim",    "page_size",       "dtype",         "kv_dtype", "causal",
-    "qo_len",       "kv_len",       "window_left", "logits_soft_cap", "sm_scale",      "alibi",    "sink",
-    "layout",       "fill",         "kv_indptr",   "kv_indices",      "last_page_len", "seed",     NULL};
+    "num_qo_heads",  "num_kv_heads", "head_dim",         "page_size",   "dtype",           "kv_dtype",
+    "causal",        "qo_len",       "kv_len",           "window_left", "logits_soft_cap", "sm_scale",
+    "alibi",         "sink",         "layout",           "fill",        "kv_indptr",       "kv_indices",
+    "last_page_len", "seed",         BATCH_FEATURE_KEYS, NULL};
 
 struct reading {
     struct json_place at;
@@ -99,24 +101,6 @@ static enum status get_fill(const struct reading *r, struct fill fill[3])
     return STATUS_OK;
 }
 
-/* A logit for all heads, or one a head. */
-static enum status get_sink(const struct reading *r, struct workload *w)
-{
-    const json_t *value = json_object_get(r->object, "sink");
-    const int32_t heads = w->batch.shape.num_qo_heads;
-    if (!value || json_is_null(value)) return STATUS_OK;
-    if (!json_is_number(value) && !(json_is_array(value) && json_array_size(value) == (size_t)heads))
-        return json_fail(&r->at, "sink", "a number, or one a query head", r->why);
-    w->sink = malloc((size_t)heads * sizeof *w->sink);
-    if (!w->sink) return status_fail(r->why, STATUS_NO_MEMORY, "out of memory");
-    for (int32_t h = 0; h < heads; h++) {
-        const json_t *x = json_is_number(value) ? value : json_array_get(value, (size_t)h);
-        if (!json_is_number(x)) return json_fail(&r->at, "sink", "numbers", r->why);
-        w->sink[h] = (float)json_number_value(x);
-    }
-    return STATUS_OK;
-}
-
 static enum status get_params(const struct reading *r, struct workload_params *p)
 {
     int64_t seed = 1;
@@ -124,7 +108,7 @@ static enum status get_params(const struct reading *r, struct workload_params *p
     TRY(get_int(r, "num_qo_heads", true, 1, BATCH_MAX_HEADS, &p->shape.num_qo_heads));
     TRY(get_int(r, "num_kv_heads", true, 1, BATCH_MAX_HEADS, &p->shape.num_kv_heads));
     TRY(get_int(r, "head_dim", true, 1, BATCH_MAX_HEAD_DIM, &p->shape.head_dim_qk));
-    p->shape.head_dim_vo = p->shape.head_dim_qk;
+    TRY(features_read_params(&r->at, r->object, p, r->why));
     TRY(get_int(r, "page_size", false, 1, BATCH_MAX_PAGE_SIZE, &p->page_size));
     TRY(get_dtype(r, "dtype", &p->shape.q_dtype));
     p->shape.kv_dtype = p->shape.q_dtype;
@@ -196,6 +180,12 @@ static void take_table(struct given_table *t, struct workload *w)
     t->kv_indptr = t->kv_indices = NULL;
     for (int32_t i = 0; i < t->n_indices; i++)
         if (w->kv_indices[i] >= w->batch.kv.num_pages) w->batch.kv.num_pages = w->kv_indices[i] + 1;
+    for (int32_t r = 0; w->layout.store == KV_RAGGED && r < w->batch.n_requests; r++) {
+        /* an id is a first token: the store ends behind the last request's last key */
+        const bool holds = w->kv_indptr[r + 1] > w->kv_indptr[r] && w->kv_len[r] > 0;
+        const int64_t end = holds ? (int64_t)w->kv_indices[w->kv_indptr[r]] + w->kv_len[r] : 0;
+        if (end > w->batch.kv.num_pages) w->batch.kv.num_pages = end < INT32_MAX ? (int32_t)end : INT32_MAX;
+    }
     workload_link(w);
 }
 
@@ -225,7 +215,10 @@ static enum status build(const struct reading *r, const struct workload_params *
     TRY(workload_from_lengths(qo_len, *kv_len, n, p, w, r->why));
     if (t->kv_indptr) take_table(t, w);
     enum status status = get_fill(r, w->fill);
-    if (status == STATUS_OK) status = get_sink(r, w);
+    if (status == STATUS_OK)
+        status =
+            features_read_floats(&r->at, r->object, "sink", w->batch.shape.num_qo_heads, &w->sink, r->why);
+    if (status == STATUS_OK) status = features_read_arrays(&r->at, r->object, w, r->why);
     if (status != STATUS_OK) {
         workload_free(w);
         return status;
@@ -364,6 +357,18 @@ static void write_ints(FILE *file, const char *name, const int32_t *values, int3
     fputc(']', file);
 }
 
+static void write_fill(const struct fill fill[3], FILE *file)
+{
+    static const char *const names[] = {"q", "k", "v"};
+    for (int i = 0; i < 3; i++)
+        if (fill[i].kind == FILL_CONSTANT)
+            fprintf(file, "%s\"%s\": %.9g", i ? ", " : ", \"fill\": {", names[i], fill[i].value);
+        else
+            fprintf(file, "%s\"%s\": {\"normal\": %.9g}", i ? ", " : ", \"fill\": {", names[i],
+                    fill[i].value);
+    fputc('}', file);
+}
+
 enum status workload_write_json(const struct workload *w, FILE *file, struct why *why)
 {
     const struct batch *b = &w->batch;
@@ -380,6 +385,16 @@ enum status workload_write_json(const struct workload *w, FILE *file, struct why
     write_ints(file, "kv_len", b->kv_len, b->n_requests);
     write_ints(file, "kv_indptr", b->kv.kv_indptr, b->n_requests + 1);
     write_ints(file, "kv_indices", b->kv.kv_indices, b->kv.kv_indptr[b->n_requests]);
+    if (w->layout.order == LAYOUT_HND) fputs(", \"layout\": \"HND\"", file);
+    if (b->mask.logits_soft_cap > 0) fprintf(file, ", \"logits_soft_cap\": %.9g", b->mask.logits_soft_cap);
+    if (b->mask.sm_scale > 0) fprintf(file, ", \"sm_scale\": %.9g", b->mask.sm_scale);
+    if (b->mask.alibi) fputs(", \"alibi\": true", file);
+    for (int i = 0; i < 3; i++)
+        if (w->fill[i].kind != FILL_NORMAL || w->fill[i].value != 1) {
+            write_fill(w->fill, file);
+            break;
+        }
+    features_write(w, file);
     fputs("}\n", file);
     return ferror(file) ? status_fail(why, STATUS_IO, "write error") : STATUS_OK;
 }

@@ -84,8 +84,10 @@ static void list_models(enum args_format format)
     for (int32_t i = 0; i < model_count(); i++) {
         const struct model *m = model_at(i);
         char text[160];
-        snprintf(text, sizeof text, "heads %d/%d, head_dim %d (%s)", m->num_qo_heads, m->num_kv_heads,
-                 m->head_dim, m->source);
+        char vo[16] = "";
+        if (m->head_dim_vo) snprintf(vo, sizeof vo, "/%d", m->head_dim_vo);
+        snprintf(text, sizeof text, "heads %d/%d, head_dim %d%s (%s)", m->num_qo_heads, m->num_kv_heads,
+                 m->head_dim, vo, m->source);
         print_entry(format, m->name, text, i == 0);
     }
 }

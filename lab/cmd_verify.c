@@ -2,12 +2,25 @@
 
 #include "cuda/exec.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* One oracle run a workload, however many plans are compared with it. */
 static enum status begin(struct each_plan *e, const struct workload *w, struct why *why)
 {
-    return truth_create(w, e->user, why);
+    TRY(truth_create(w, e->user, why));
+    truth_set_numerics(w, numerics_of(e->args->numerics, &w->batch), e->user);
+    return STATUS_OK;
+}
+
+/* What did the arithmetic, behind the policy's options: "numerics=fp32 cpu=avx512 blas=SkylakeX". */
+static void note_arithmetic(const struct truth *truth, struct record *r)
+{
+    char text[64];
+    const size_t used = strlen(r->options);
+    ref_exec_describe(&truth->exec, text, sizeof text);
+    snprintf(r->options + used, sizeof r->options - used, "%snumerics=%s %s", used ? " " : "",
+             numerics_names[truth->exec.numerics.kind], text);
 }
 
 static enum status verify(struct each_plan *e, const struct workload *w, const struct machine *m,
@@ -15,6 +28,7 @@ static enum status verify(struct each_plan *e, const struct workload *w, const s
 {
     (void)m;
     record_set_text(r->executor, "ref");
+    note_arithmetic(e->user, r);
     return run_verify(w, e->user, plan, r, why);
 }
 

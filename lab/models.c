@@ -18,6 +18,9 @@ static const struct model models[] = {
     {"qwen3-30b-a3b", 32, 4, 128, "Qwen3-30B-A3B config.json"},
     {"falcon-7b", 71, 1, 64, "falcon-7b config.json (MQA)"},
     {"gemma-7b", 16, 16, 256, "gemma-7b config.json"},
+    {"deepseek-v3-prefill-tp8", 16, 16, 192, "DeepSeek-V3 config.json (128 heads) on 8 GPUs, MLA expanded",
+     128, false},
+    {"deepseek-v3-tp8", 16, 1, 576, "DeepSeek-V3 config.json (128 heads) on 8 GPUs, MLA absorbed", 512, true},
 };
 
 int32_t model_count(void)

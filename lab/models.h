@@ -2,12 +2,15 @@
 #ifndef TANDEM_LAB_MODELS_H
 #define TANDEM_LAB_MODELS_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct model {
     const char *name;
     int32_t num_qo_heads, num_kv_heads, head_dim; /* on one GPU, after tensor parallelism */
     const char *source;
+    int32_t head_dim_vo; /* 0: head_dim */
+    bool kv_latent;
 };
 
 int32_t model_count(void);

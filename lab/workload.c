@@ -46,7 +46,9 @@ enum status workload_set_model(struct workload_params *p, const char *model, str
     }
     p->shape.num_qo_heads = m->num_qo_heads;
     p->shape.num_kv_heads = m->num_kv_heads;
-    p->shape.head_dim_qk = p->shape.head_dim_vo = m->head_dim;
+    p->shape.head_dim_qk = m->head_dim;
+    p->shape.head_dim_vo = m->head_dim_vo ? m->head_dim_vo : m->head_dim;
+    p->shape.kv_latent = m->kv_latent;
     memcpy(p->model, m->name, strlen(m->name) + 1);
     return STATUS_OK;
 }

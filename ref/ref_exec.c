@@ -526,7 +526,12 @@ static void serial_blas(void)
 void ref_exec_describe(const struct exec_options *options, char *out, size_t size)
 {
     const struct vector_ops *ops = options && options->ops ? options->ops : vector_best();
-    snprintf(out, size, "%s %s", ops->name, openblas_get_corename());
+    if (options && options->numerics.kind == NUMERICS_EXACT)
+        snprintf(out, size, "cpu=double");
+    else if (ops->multiply)
+        snprintf(out, size, "cpu=%s", ops->name);
+    else
+        snprintf(out, size, "cpu=%s blas=%s", ops->name, openblas_get_corename());
 }
 
 enum status ref_exec(const struct batch *b, const struct tensors *t, const struct plan *p,

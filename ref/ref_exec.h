@@ -21,7 +21,8 @@ struct exec_options {
 enum status ref_exec(const struct batch *b, const struct tensors *t, const struct plan *p,
                      const struct exec_options *options, struct result *out, struct why *why);
 
-/* What does the arithmetic: "avx512 SkylakeX", the instruction set of vector.h and OpenBLAS's kernels. */
+/* What does the arithmetic: "cpu=avx512", the instruction set of vector.h; "cpu=base blas=Haswell" where tall tiles
+ * go to OpenBLAS, with its kernels' name. */
 void ref_exec_describe(const struct exec_options *options, char *out, size_t size);
 
 #endif
