@@ -36,8 +36,8 @@ int rope_kind_from_name(const char *name)
     return find(rope_names, name);
 }
 
-static enum status get_float(const struct json_place *at, const json_t *object, const char *member, float *out,
-                             struct why *why)
+static enum status get_float(const struct json_place *at, const json_t *object, const char *member,
+                             float *out, struct why *why)
 {
     const json_t *value = json_object_get(object, member);
     if (!value) return STATUS_OK;
@@ -91,8 +91,7 @@ enum status features_read_params(const struct json_place *at, const json_t *obje
     p->shape.head_dim_vo = (int32_t)dim;
     if (store && !json_is_null(store)) {
         struct why ignored;
-        if (!json_is_string(store) ||
-            kv_store_from_name(json_string_value(store), p, &ignored) != STATUS_OK)
+        if (!json_is_string(store) || kv_store_from_name(json_string_value(store), p, &ignored) != STATUS_OK)
             return json_fail(at, "kv_store", "separate, interleaved, ragged or latent", why);
     }
     TRY(get_rope(at, object, &p->rope, why));
@@ -114,7 +113,8 @@ enum status features_read_floats(const struct json_place *at, const json_t *obje
     if (!*out) return status_fail(why, STATUS_NO_MEMORY, "out of memory");
     for (int32_t i = 0; i < n; i++) {
         const json_t *x = json_is_number(value) ? value : json_array_get(value, (size_t)i);
-        if (!json_is_number(x) || fabs(json_number_value(x)) > 3e38) return json_fail(at, member, expected, why);
+        if (!json_is_number(x) || fabs(json_number_value(x)) > 3e38)
+            return json_fail(at, member, expected, why);
         (*out)[i] = (float)json_number_value(x);
     }
     return STATUS_OK;

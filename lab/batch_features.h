@@ -14,7 +14,7 @@ const char *kv_store_name(const struct workload *w);
 int rope_kind_from_name(const char *name);
 
 /* The names of these members, for a list of known ones. */
-#define BATCH_FEATURE_KEYS                                                                                   \
+#define BATCH_FEATURE_KEYS \
     "head_dim_vo", "kv_store", "rope", "q_stride", "o_stride", "k_scale", "v_scale", "custom_mask"
 
 /* Members that shape the batch: head_dim_vo, kv_store, rope, q_stride, o_stride. Absent ones leave *p as it is

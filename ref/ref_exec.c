@@ -22,7 +22,14 @@
  * blocks gather too. Rows keep (O unnormalised, max, sum), max in base 2; a direct item writes O / sum and LSE,
  * a split one O / sum and LSE as a partial row. Nothing is repaired: keys that no item holds are missing from
  * the result. Numerics `device` takes the tile of the item's kernel row and rounds weights and O. */
-enum { TALL_KEYS = 256, SHORT_BYTES = 16384, MAX_KEYS = 256, P_STRIDE = MAX_KEYS + 16, DEPTH = 128 };
+enum {
+    TALL_KEYS = 256,
+    SHORT_BYTES = 16384,
+    MAX_KEYS = 256,
+    P_STRIDE = MAX_KEYS + 16,
+    DEPTH = 128,
+    STRIP = 192
+};
 
 static const double log2_e = 1.4426950408889634, ln_2 = 0.6931471805599453;
 
@@ -198,11 +205,11 @@ static void gather(const struct exec *e, const struct running_block *x, int32_t 
 /* ---- one block, one tile ------------------------------------------------------------------------------------ */
 
 /* Turns the block's rows of dots into weights and shrinks what they have so far. */
-static void soften_rows(const struct exec *e, const struct running_block *x, int32_t first_key, int32_t n,
-                        struct scratch *s)
+static void soften_rows(const struct exec *e, int32_t first_row, int32_t n_rows, int32_t first_key, int32_t n,
+                        float *p, struct scratch *s)
 {
     const int32_t dv = e->b->shape.head_dim_vo;
-    for (int32_t i = x->first_row; i < x->first_row + x->n_rows; i++) {
+    for (int32_t i = first_row; i < first_row + n_rows; i++, p += P_STRIDE) {
         struct row_state *row = &s->row[i];
         row->soften.first_key = first_key;
         row->soften.from = clamp_i32((int64_t)row->seen.begin - first_key, 0, n);
@@ -225,19 +232,23 @@ static void pack(const struct exec *e, const struct running_block *x, int32_t n,
     e->ops->pack_values(shape->kv_dtype, shape->head_dim_vo, s->v_at, x->v_shift, n, s->v_panels);
 }
 
-/* The products of a tall block by panels; P V in steps of DEPTH keys, whose panel the first-level cache holds. */
+/* The products of a tall block by panels, STRIP rows at a time: their weights never leave the near caches, and the
+ * panels pass by from the second level. P V in steps of DEPTH keys, whose panel the first level holds. */
 static void panel_tile(const struct exec *e, const struct running_block *x, int32_t first_key, int32_t n,
                        struct scratch *s)
 {
     const int32_t dk = e->b->shape.head_dim_qk, dv = e->b->shape.head_dim_vo;
-    const size_t row = (size_t)x->first_row;
-    float *p = s->p + row * P_STRIDE, *acc = s->acc + row * (size_t)dv;
     pack(e, x, n, s);
-    e->ops->multiply(s->q + row * (size_t)dk, dk, x->n_rows, s->k_panels, dk, dk, n, p, P_STRIDE, false);
-    soften_rows(e, x, first_key, n, s);
-    for (int32_t key = 0; key < n; key += DEPTH)
-        e->ops->multiply(p + key, P_STRIDE, x->n_rows, s->v_panels + key * VECTOR_PANEL,
-                         n - key < DEPTH ? n - key : DEPTH, n, dv, acc, dv, true);
+    for (int32_t i = 0; i < x->n_rows; i += STRIP) {
+        const int32_t rows = x->n_rows - i < STRIP ? x->n_rows - i : STRIP;
+        const size_t row = (size_t)(x->first_row + i);
+        float *p = s->p, *acc = s->acc + row * (size_t)dv;
+        e->ops->multiply(s->q + row * (size_t)dk, dk, rows, s->k_panels, dk, dk, n, p, P_STRIDE, false);
+        soften_rows(e, x->first_row + i, rows, first_key, n, p, s);
+        for (int32_t key = 0; key < n; key += DEPTH)
+            e->ops->multiply(p + key, P_STRIDE, rows, s->v_panels + key * VECTOR_PANEL,
+                             n - key < DEPTH ? n - key : DEPTH, n, dv, acc, dv, true);
+    }
 }
 
 static void blas_tile(const struct exec *e, const struct running_block *x, int32_t first_key, int32_t n,
@@ -245,11 +256,11 @@ static void blas_tile(const struct exec *e, const struct running_block *x, int32
 {
     const int32_t dk = e->b->shape.head_dim_qk, dv = e->b->shape.head_dim_vo;
     const size_t row = (size_t)x->first_row;
-    float *p = s->p + row * P_STRIDE;
+    float *p = s->p;
     gather(e, x, n, s);
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, x->n_rows, n, dk, 1, s->q + row * (size_t)dk, dk,
                 s->k, dk, 0, p, P_STRIDE);
-    soften_rows(e, x, first_key, n, s);
+    soften_rows(e, x->first_row, x->n_rows, first_key, n, p, s);
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, x->n_rows, dv, n, 1, p, P_STRIDE, s->v, dv, 1,
                 s->acc + row * (size_t)dv, dv);
 }
@@ -264,11 +275,11 @@ static void short_tile(const struct exec *e, const struct running_block *x, int3
     const enum dtype type = rope ? DTYPE_FP32 : e->b->shape.kv_dtype;
     const char *const *k = rope ? s->gathered : s->k_at, *const *v = rope ? s->gathered + MAX_KEYS : s->v_at;
     const ptrdiff_t k_shift = rope ? 0 : x->k_shift, v_shift = rope ? 0 : x->v_shift;
-    float *p = s->p + row * P_STRIDE;
+    float *p = s->p;
     if (rope) gather(e, x, n, s);
     e->ops->dots(type, dk, s->q + row * (size_t)dk, x->n_rows, k, k_shift, n, rope ? NULL : v, v_shift, p,
                  P_STRIDE);
-    soften_rows(e, x, first_key, n, s);
+    soften_rows(e, x->first_row, x->n_rows, first_key, n, p, s);
     e->ops->add_values(type, dv, p, P_STRIDE, x->n_rows, v, v_shift, n, rope ? NULL : next, next_shift,
                        s->acc + row * (size_t)dv);
 }

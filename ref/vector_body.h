@@ -4,7 +4,7 @@
  *   vf, vi              vectors of W floats, W int32_t (GNU C vector types or intrinsics' own)
  *   splat(x)            x in every element
  *   vfma(a, b, c)       a * b + c
- *   vmax(a, b)          the larger, b where a is NaN
+ *   vmax(a, b)          the larger, b where either is NaN
  *   fp16_to_vf(p)       W fp16 at p as floats
  *   store_sums_4(p, a)  p[0..4) = the sums of the elements of a[0], ..., a[3]
  *   transpose_4(a)      a[0..4) become: element 4 l + i of a[j] moves to element 4 l + j of a[i]
@@ -269,12 +269,13 @@ INLINE void values_of(enum dtype type, int32_t dim, const float *p, int32_t stri
 
 /* ---- weights ----------------------------------------------------------------------------------------------- */
 
-/* 2^x for x <= 127: below -126 it is 0; NaN stays. x = n + f, |f| <= 1/2; 2^f = 1 + f g(f), g of degree 5,
- * minimax over [-1/2, 1/2]: 0.04 u before its own roundings. 2^0 is 1 exactly. */
+/* 2^x for x <= 127; from -127 down it is 0, between that and -126 anything below 2^-126; NaN stays. x = n + f,
+ * |f| <= 1/2; 2^f = 1 + f g(f), g of degree 5, minimax over [-1/2, 1/2]: 0.04 u before its own roundings. 2^0 is 1
+ * exactly. */
 INLINE vf exp2_vf(vf x)
 {
     const vf magic = splat(12582912.0f); /* 1.5 x 2^23: rounds to a whole number */
-    const vf floor = select_vf((vi)(x < splat(-126)), splat(-126), x);
+    const vf floor = vmax(splat(-127), x);
     const vf r = floor + magic, f = floor - (r - magic);
     vf g = splat(0x1.41fbbcp-13f);
     g = vfma(g, f, splat(0x1.5f3e52p-10f));
@@ -282,9 +283,7 @@ INLINE vf exp2_vf(vf x)
     g = vfma(g, f, splat(0x1.c6aee8p-5f));
     g = vfma(g, f, splat(0x1.ebfbdcp-3f));
     g = vfma(g, f, splat(0x1.62e43p-1f));
-    const vf fraction = vfma(g, f, splat(1));
-    const vf whole = (vf)((vi)fraction + (((vi)r - (vi)magic) << 23));
-    return select_vf((vi)(x < splat(-126)), splat(0), whole);
+    return (vf)((vi)vfma(g, f, splat(1)) + (((vi)r - (vi)magic) << 23));
 }
 
 /* Scores of a vector of columns; tanh y = 1 - 2 / (e^2y + 1). */

@@ -117,8 +117,8 @@ static void expect(const struct tiny *x, const double *o, const double *lse, dou
         const struct error_model model = error_model(b, &x->t, options.numerics);
         const struct comparison c = compare_result(b, &got, &want, &model);
         if (!c.ok)
-            fail_msg("%s, %s, %d pieces: row %d: got %.9g, want %.9g", numerics_names[kind], sets[run % 3], pieces,
-                     (int)c.bad_row, c.got, c.want);
+            fail_msg("%s, %s, %d pieces: row %d: got %.9g, want %.9g", numerics_names[kind], sets[run % 3],
+                     pieces, (int)c.bad_row, c.got, c.want);
         result_free(&got);
         plan_free(&plan);
     }
@@ -132,14 +132,14 @@ static void test_visible_keys(void **state)
         int32_t qo_len, kv_len, causal, window;
         struct range want[3];
     } table[] = {
-        {2, 5, 1, -1, {{0, 4}, {0, 5}}},          /* bottom-right */
-        {2, 5, 0, -1, {{0, 5}, {0, 5}}},          /* all */
-        {2, 5, 1, 1, {{2, 4}, {3, 5}}},           /* window 1: two keys */
-        {2, 5, 1, 0, {{3, 4}, {4, 5}}},           /* itself only */
-        {2, 5, 0, 1, {{2, 5}, {3, 5}}},           /* a window without causal is open to the right */
-        {2, 5, 1, 100, {{0, 4}, {0, 5}}},         /* wider than all */
-        {3, 1, 1, -1, {{0, 0}, {0, 0}, {0, 1}}},  /* rows before key 0 see nothing */
-        {3, 1, 0, 0, {{0, 1}, {0, 1}, {0, 1}}},   /* ... unless all may be seen */
+        {2, 5, 1, -1, {{0, 4}, {0, 5}}},         /* bottom-right */
+        {2, 5, 0, -1, {{0, 5}, {0, 5}}},         /* all */
+        {2, 5, 1, 1, {{2, 4}, {3, 5}}},          /* window 1: two keys */
+        {2, 5, 1, 0, {{3, 4}, {4, 5}}},          /* itself only */
+        {2, 5, 0, 1, {{2, 5}, {3, 5}}},          /* a window without causal is open to the right */
+        {2, 5, 1, 100, {{0, 4}, {0, 5}}},        /* wider than all */
+        {3, 1, 1, -1, {{0, 0}, {0, 0}, {0, 1}}}, /* rows before key 0 see nothing */
+        {3, 1, 0, 0, {{0, 1}, {0, 1}, {0, 1}}},  /* ... unless all may be seen */
         {3, 3, 1, 1, {{0, 1}, {0, 2}, {1, 3}}},
     };
     (void)state;
@@ -151,9 +151,10 @@ static void test_visible_keys(void **state)
                                 .kv_len = &table[i].kv_len};
         for (int32_t row = 0; row < table[i].qo_len; row++) {
             const struct range got = batch_visible(&b, 0, row), want = table[i].want[row];
-            if (got.end - got.begin != want.end - want.begin || (want.end > want.begin && got.begin != want.begin))
-                fail_msg("case %zu row %d: got [%d, %d), want [%d, %d)", i, row, got.begin, got.end, want.begin,
-                         want.end);
+            if (got.end - got.begin != want.end - want.begin ||
+                (want.end > want.begin && got.begin != want.begin))
+                fail_msg("case %zu row %d: got [%d, %d), want [%d, %d)", i, row, got.begin, got.end,
+                         want.begin, want.end);
         }
     }
     const int32_t indptr[] = {0, 3}, kv_len = 1;
@@ -216,9 +217,9 @@ static void test_rope(void **state)
         enum rope_kind kind;
         float key0[4];
         double dot0;
-    } table[] = {{ROPE_LLAMA, {0, 0, 1, 0}, 0.14112000805986721},      /* sin 3 */
-                 {ROPE_LLAMA, {1, 0, 0, 0}, -0.98999249660044542},     /* cos 3 */
-                 {ROPE_LLAMA, {0, 1, 0, 0}, 0},                        /* another pair */
+    } table[] = {{ROPE_LLAMA, {0, 0, 1, 0}, 0.14112000805986721},  /* sin 3 */
+                 {ROPE_LLAMA, {1, 0, 0, 0}, -0.98999249660044542}, /* cos 3 */
+                 {ROPE_LLAMA, {0, 1, 0, 0}, 0},                    /* another pair */
                  {ROPE_INTERLEAVED, {0, 1, 0, 0}, 0.14112000805986721},
                  {ROPE_INTERLEAVED, {1, 0, 0, 0}, -0.98999249660044542},
                  {ROPE_INTERLEAVED, {0, 0, 1, 0}, 0}};
@@ -349,10 +350,10 @@ static void test_merge_far_apart(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_visible_keys),     cmocka_unit_test(test_custom_mask),
-        cmocka_unit_test(test_scales),           cmocka_unit_test(test_rope),
-        cmocka_unit_test(test_partial_rope),     cmocka_unit_test(test_scale_and_alibi),
-        cmocka_unit_test(test_soft_cap),         cmocka_unit_test(test_softmax_lse_sink),
+        cmocka_unit_test(test_visible_keys),    cmocka_unit_test(test_custom_mask),
+        cmocka_unit_test(test_scales),          cmocka_unit_test(test_rope),
+        cmocka_unit_test(test_partial_rope),    cmocka_unit_test(test_scale_and_alibi),
+        cmocka_unit_test(test_soft_cap),        cmocka_unit_test(test_softmax_lse_sink),
         cmocka_unit_test(test_merge_far_apart),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
