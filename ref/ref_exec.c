@@ -28,7 +28,7 @@ enum {
     MAX_KEYS = 256,
     P_STRIDE = MAX_KEYS + 16,
     DEPTH = 128,
-    STRIP = 192
+    STRIP = 96
 };
 
 static const double log2_e = 1.4426950408889634, ln_2 = 0.6931471805599453;
@@ -215,8 +215,7 @@ static void soften_rows(const struct exec *e, int32_t first_row, int32_t n_rows,
         row->soften.from = clamp_i32((int64_t)row->seen.begin - first_key, 0, n);
         row->soften.to = clamp_i32((int64_t)row->seen.end - first_key, row->soften.from, n);
         row->soften.bit = (int64_t)row->ref.token * e->b->kv_len[row->ref.request] + first_key;
-        const float shrink =
-            e->ops->soften(&row->soften, &e->rounding, s->p + (size_t)i * P_STRIDE, n, &row->max, &row->sum);
+        const float shrink = e->ops->soften(&row->soften, &e->rounding, p, n, &row->max, &row->sum);
         if (shrink != 1) e->ops->scale(s->acc + (size_t)i * (size_t)dv, dv, shrink);
     }
 }
