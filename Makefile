@@ -16,13 +16,13 @@ OPENBLAS_DIR    := $(firstword $(patsubst %/libopenblas.so,%,$(wildcard /usr/lib
 OPENBLAS_CFLAGS := $(if $(OPENBLAS_DIR),-I$(subst /lib/,/include/,$(OPENBLAS_DIR)))
 OPENBLAS_LIBS   := $(if $(OPENBLAS_DIR),-L$(OPENBLAS_DIR) -Wl$(comma)-rpath$(comma)$(OPENBLAS_DIR)) -lopenblas
 NVCC            := $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc /usr/local/cuda/bin/nvcc) $(shell command -v nvcc 2>/dev/null))
-PACKAGES        := gcc libc6-dev git libcmocka-dev libopenblas-openmp-dev libjansson-dev libinih-dev gnuplot-nox
+PACKAGES        := gcc libc6-dev git libcmocka-dev libopenblas-openmp-dev libjansson-dev libinih-dev libzip-dev gnuplot-nox
 
 GIT_ID := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 
 ALL_CFLAGS := -std=gnu11 -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wno-missing-field-initializers -fopenmp -ffp-contract=off \
               -I. $(OPENBLAS_CFLAGS) $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer) $(CFLAGS)
-LDLIBS     := $(OPENBLAS_LIBS) -ljansson -linih -lm
+LDLIBS     := $(OPENBLAS_LIBS) -ljansson -linih -lzip -lm
 
 LIB_SRC  := $(filter-out lab/main.c,$(wildcard sched/*.c ref/*.c sim/*.c cuda/*.c lab/*.c))
 LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o)

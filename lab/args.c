@@ -25,6 +25,9 @@
     X(BATCH, "batch", "FILE", WITH_WORKLOAD, "one batch, batch.json")                                        \
     X(BATCHES, "batches", "FILE", WITH_WORKLOAD, "many batches, one JSON object a line")                     \
     X(WORKLOAD, "workload", "NAME", WITH_WORKLOAD, "a named generator (tandem list workloads)")              \
+    X(TENSORS, "tensors", "FILE", COMMAND_VERIFY, "a batch with its numbers and results, .npz: check them")  \
+    X(SAVE_TENSORS, "save-tensors", "FILE", COMMAND_VERIFY,                                                  \
+      "write Q, K, V, page table and the right answer, .npz")                                                \
     X(MODEL, "model", "NAME", WITH_WORKLOAD | COMMAND_REPLAY, "head shape of a model (tandem list models)")  \
     X(HEADS, "heads", "Q/KV", WITH_WORKLOAD | COMMAND_REPLAY, "query and KV heads (32/8)")                   \
     X(HEAD_DIM, "head-dim", "N[/V]", WITH_WORKLOAD | COMMAND_REPLAY, "head dimension, V's after / (128)")    \
@@ -306,6 +309,10 @@ static const char **text_field(enum flag_id flag, struct args *a)
         return &a->batches;
     case FLAG_WORKLOAD:
         return &a->workload;
+    case FLAG_TENSORS:
+        return &a->tensors;
+    case FLAG_SAVE_TENSORS:
+        return &a->save_tensors;
     case FLAG_TRACE:
         return &a->trace;
     case FLAG_TRACE_FORMAT:
@@ -370,6 +377,7 @@ static enum status store_flag(enum flag_id flag, const char *v, struct args *a, 
         a->options[a->n_options++] = v;
         return STATUS_OK;
     case FLAG_NUMERICS:
+        a->has_numerics = true;
         return parse_numerics(v, &a->numerics, why);
     case FLAG_NO_VERIFY:
         a->verify = false;
@@ -388,15 +396,21 @@ static enum status store_flag(enum flag_id flag, const char *v, struct args *a, 
 
 static enum status check_whole(const struct args *a, struct why *why)
 {
-    const int sources = !!a->spec + !!a->batch + !!a->batches + !!a->workload;
+    const int sources = !!a->spec + !!a->batch + !!a->batches + !!a->workload + !!a->tensors;
     if ((a->command & WITH_WORKLOAD) && sources != 1)
         return status_fail(why, STATUS_BAD_INPUT,
-                           "%d workloads: expected one of --spec, --batch, --batches, --workload", sources);
-    if (a->shape_flag && (a->batch || a->batches))
+                           "%d workloads: expected one of --spec, --batch, --batches, --workload%s", sources,
+                           a->command == COMMAND_VERIFY ? ", --tensors" : "");
+    if (a->shape_flag && (a->batch || a->batches || a->tensors))
         return status_fail(why, STATUS_BAD_INPUT,
-                           "--%s with --batch: expected it in the file, which says the whole batch",
-                           a->shape_flag);
-    if ((a->command & (COMMAND_VERIFY | COMMAND_SIM | COMMAND_BENCH)) && !a->policy == !a->plan)
+                           "--%s with --%s: expected it in the file, which says the whole batch",
+                           a->shape_flag, a->tensors ? "tensors" : "batch");
+    if (a->save_tensors && (a->batches || a->tensors))
+        return status_fail(why, STATUS_BAD_INPUT,
+                           "--save-tensors: expected one batch of --spec, --batch or "
+                           "--workload");
+    const bool plans = (a->tensors || a->save_tensors) && !a->policy ? false : !a->policy == !a->plan;
+    if ((a->command & (COMMAND_VERIFY | COMMAND_SIM | COMMAND_BENCH)) && plans)
         return status_fail(why, STATUS_BAD_INPUT, "expected one of --policy and --plan");
     if (a->command == COMMAND_PLAN && !a->policy)
         return status_fail(why, STATUS_BAD_INPUT, "expected --policy");

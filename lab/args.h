@@ -38,6 +38,8 @@ struct args {
     enum args_format format;
     bool quiet, verify;
     enum numerics_kind numerics;
+    bool has_numerics; /* --numerics was given */
+    const char *tensors, *save_tensors;
     int32_t threads; /* 0: OpenMP's default */
     const char *plot_dir, *out, *timeline, *spans;
     /* replay */

@@ -1,19 +1,26 @@
 #include "lab/each_plan.h"
 
 #include "cuda/exec.h"
+#include "lab/tensor_file.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 /* One oracle run a workload, however many plans are compared with it. */
 static enum status begin(struct each_plan *e, const struct workload *w, struct why *why)
 {
-    TRY(truth_create(w, e->user, why));
-    truth_set_numerics(w, numerics_of(e->args->numerics, &w->batch), e->user);
-    return STATUS_OK;
+    struct truth *truth = e->user;
+    TRY(truth_create(w, truth, why));
+    truth_set_numerics(w, numerics_of(e->args->numerics, &w->batch), truth);
+    if (!e->args->save_tensors) return STATUS_OK;
+    const enum status status =
+        tensor_file_write(e->args->save_tensors, w, &truth->tensors, &truth->oracle, why);
+    if (status != STATUS_OK) truth_free(truth);
+    return status;
 }
 
-/* What did the arithmetic, behind the policy's options: "numerics=fp32 cpu=avx512 blas=SkylakeX". */
+/* What did the arithmetic, behind the policy's options: "numerics=fp32 cpu=avx512". */
 static void note_arithmetic(const struct truth *truth, struct record *r)
 {
     char text[64];
@@ -37,15 +44,76 @@ static void end(struct each_plan *e)
     truth_free(e->user);
 }
 
+/* ---- --tensors: a file's own results, then plans over its numbers --------------------------------------------- */
+
+/* The file's o and lse against the oracle, as a row of a peer. An lse that is not there is not judged. */
+static enum status check_given(struct each_plan *e, struct tensor_file *f, struct truth *truth,
+                               struct why *why)
+{
+    struct record r;
+    struct why ignored;
+    const struct numerics guess = tensor_file_numerics(f);
+    if (!f->result.o) return STATUS_OK;
+    truth_set_numerics(&f->w, guess, truth);
+    if (e->args->has_numerics) truth->exec.numerics.kind = e->args->numerics;
+    truth_set_numerics(&f->w, truth->exec.numerics, truth);
+    for (size_t i = 0; !f->has_lse && i < f->result.n_rows; i++)
+        f->result.lse[i] = (float)truth->oracle.lse[i];
+    record_init(&r, &f->w);
+    record_set_text(r.policy, "peer:file");
+    record_set_text(r.status, "ok");
+    snprintf(r.options, sizeof r.options, "numerics=%s", numerics_names[truth->exec.numerics.kind]);
+    const enum status status = run_compare(&f->w, truth, &f->result, &r, why);
+    if (status != STATUS_OK) run_note_failure(&r, status, why);
+    if (!f->has_lse) r.max_err_lse = NAN;
+    const enum status added = rows_add(&e->rows, &r, &ignored);
+    return added == STATUS_OK ? status : added;
+}
+
+/* The file's truth is made once, by the caller. */
+static enum status keep(struct each_plan *e, const struct workload *w, struct why *why)
+{
+    (void)e;
+    (void)w;
+    (void)why;
+    return STATUS_OK;
+}
+
+static enum status run_tensors(struct each_plan *e, struct why *why)
+{
+    struct tensor_file f;
+    struct truth *truth = e->user;
+    struct why local = {""};
+    TRY(tensor_file_read(e->args->tensors, &f, why));
+    enum status status = STATUS_OK, plans = STATUS_OK;
+    if (!f.result.o && !e->args->policy && !e->args->plan)
+        status = status_fail(why, STATUS_BAD_INPUT, "%.150s: nothing to check: expected an o, or --policy",
+                             e->args->tensors);
+    if (status == STATUS_OK) status = truth_adopt(&f.w, &f.t, truth, why);
+    if (status == STATUS_OK) {
+        e->begin = keep;
+        e->end = NULL;
+        status = check_given(e, &f, truth, why);
+        if (status == STATUS_MISMATCH && !e->args->quiet)
+            fprintf(stderr, "tandem: %s: %s\n", f.w.name, why->text);
+        truth_set_numerics(&f.w, numerics_of(e->args->numerics, &f.w.batch), truth);
+        if (e->args->policy || e->args->plan) plans = each_plan_run_one(e, &f.w, &local);
+        truth_free(truth);
+    }
+    tensor_file_free(&f);
+    if (status == STATUS_OK && plans != STATUS_OK) *why = local;
+    return status == STATUS_OK ? plans : status;
+}
+
 int cmd_verify(int argc, char **argv)
 {
     struct args a;
     struct why why = {""};
-    struct truth truth;
+    struct truth truth = {0};
     struct each_plan e = {.args = &a, .user = &truth, .begin = begin, .run = verify, .end = end};
     enum status status = args_parse(COMMAND_VERIFY, argc, argv, &a, &why);
     if (status == STATUS_OK && a.executor && strcmp(a.executor, "cuda") == 0) status = cuda_available(&why);
-    if (status == STATUS_OK) status = each_plan_run(&e, &why);
+    if (status == STATUS_OK) status = a.tensors ? run_tensors(&e, &why) : each_plan_run(&e, &why);
     if (e.rows.n) rows_print(&e.rows, a.format, stdout);
     rows_free(&e.rows);
     return status == STATUS_OK ? command_finish(0) : command_fail(status, &why);

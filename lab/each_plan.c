@@ -88,6 +88,25 @@ static enum status run_workload(struct each_plan *e, const struct workload *w,
     return worst;
 }
 
+/* The policies that the arguments name: none with a saved plan, or where only tensors were asked for. */
+static enum status find_policies(const struct each_plan *e, const struct policy **policies, int32_t *n,
+                                 struct why *why)
+{
+    const struct args *a = e->args;
+    *n = 0;
+    if (a->plan || (a->command == COMMAND_VERIFY && !a->policy)) return STATUS_OK;
+    TRY(args_policies(a, policies, n, why));
+    return args_check_options(a, policies, *n, why);
+}
+
+enum status each_plan_run_one(struct each_plan *e, const struct workload *w, struct why *why)
+{
+    const struct policy *policies[64];
+    int32_t n;
+    TRY(find_policies(e, policies, &n, why));
+    return run_workload(e, w, policies, n, why);
+}
+
 enum status each_plan_run(struct each_plan *e, struct why *why)
 {
     const struct policy *policies[64];
@@ -98,10 +117,7 @@ enum status each_plan_run(struct each_plan *e, struct why *why)
     if (e->args->plan && e->args->batches)
         return status_fail(why, STATUS_BAD_INPUT,
                            "--plan with --batches: expected the one batch that the plan is for");
-    if (!e->args->plan) {
-        TRY(args_policies(e->args, policies, &n, why));
-        TRY(args_check_options(e->args, policies, n, why));
-    }
+    TRY(find_policies(e, policies, &n, why));
     TRY(args_open_workloads(e->args, &stream, why));
     while (args_next_workload(&stream, &w, &status, why)) {
         struct why local = {""};

@@ -22,4 +22,7 @@ struct each_plan {
  * is returned. Bad input and lack of memory stop it. */
 enum status each_plan_run(struct each_plan *e, struct why *why);
 
+/* The same over one workload that the caller has. */
+enum status each_plan_run_one(struct each_plan *e, const struct workload *w, struct why *why);
+
 #endif

@@ -22,9 +22,16 @@ static double now_us(void)
 
 enum status truth_create(const struct workload *w, struct truth *t, struct why *why)
 {
-    memset(t, 0, sizeof *t);
-    enum status status = tensors_create(&w->batch, &w->layout, w->fill, w->seed, &t->tensors, why);
-    if (status == STATUS_OK) status = oracle_result_create(&w->batch, &t->oracle, why);
+    struct tensors tensors;
+    TRY(tensors_create(&w->batch, &w->layout, w->fill, w->seed, &tensors, why));
+    return truth_adopt(w, &tensors, t, why);
+}
+
+enum status truth_adopt(const struct workload *w, struct tensors *tensors, struct truth *t, struct why *why)
+{
+    *t = (struct truth){.tensors = *tensors};
+    memset(tensors, 0, sizeof *tensors);
+    enum status status = oracle_result_create(&w->batch, &t->oracle, why);
     if (status == STATUS_OK) status = oracle_run(&w->batch, &t->tensors, &t->oracle, why);
     if (status == STATUS_OK)
         truth_set_numerics(w, numerics_of(NUMERICS_FP32, &w->batch), t);
@@ -120,8 +127,8 @@ enum status run_plan(const struct workload *w, const struct machine *m, const st
     return status;
 }
 
-static enum status compare_with_truth(const struct workload *w, const struct truth *truth,
-                                      const struct result *result, struct record *r, struct why *why)
+enum status run_compare(const struct workload *w, const struct truth *truth, const struct result *result,
+                        struct record *r, struct why *why)
 {
     const struct comparison c = compare_result(&w->batch, result, &truth->oracle, &truth->model);
     const int32_t heads = w->batch.shape.num_qo_heads;
@@ -143,7 +150,7 @@ enum status run_verify(const struct workload *w, const struct truth *truth, cons
     struct result result;
     enum status status = result_create(&w->batch, w->layout.o, &result, why);
     if (status == STATUS_OK) status = ref_exec(&w->batch, &truth->tensors, plan, &truth->exec, &result, why);
-    if (status == STATUS_OK) status = compare_with_truth(w, truth, &result, r, why);
+    if (status == STATUS_OK) status = run_compare(w, truth, &result, r, why);
     if (status != STATUS_OK) run_note_failure(r, status, why);
     result_free(&result);
     return status;

@@ -27,6 +27,9 @@ struct truth {
 /* Tensors and oracle of a workload; executions in fp32. */
 enum status truth_create(const struct workload *w, struct truth *t, struct why *why);
 
+/* The same of tensors that are there already, which it takes over (also when it fails). */
+enum status truth_adopt(const struct workload *w, struct tensors *tensors, struct truth *t, struct why *why);
+
 /* Executes with other numerics from now on. */
 void truth_set_numerics(const struct workload *w, struct numerics numerics, struct truth *t);
 void truth_free(struct truth *t);
@@ -44,6 +47,10 @@ enum status run_describe(const struct workload *w, const struct machine *m, cons
  * first bad element in *why when it is wrong. */
 enum status run_verify(const struct workload *w, const struct truth *truth, const struct plan *plan,
                        struct record *r, struct why *why);
+
+/* A result from anywhere against the oracle: max_err_*, STATUS_MISMATCH as above. */
+enum status run_compare(const struct workload *w, const struct truth *truth, const struct result *result,
+                        struct record *r, struct why *why);
 
 /* Simulates: time_us and what follows from it. result (optional) receives spans and samples when asked for.
  */

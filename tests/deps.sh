@@ -5,7 +5,7 @@ missing=
 have_header() { echo "#include <$1>" | ${CC:-cc} -E -xc - >/dev/null 2>&1; }
 command -v "${CC:-cc}" >/dev/null || missing=1
 command -v gnuplot >/dev/null || missing=1
-for h in cmocka.h jansson.h ini.h omp.h; do
+for h in cmocka.h jansson.h ini.h zip.h omp.h; do
     case $h in cmocka.h) echo "#include <stdarg.h>
 #include <stddef.h>
 #include <setjmp.h>
