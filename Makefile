@@ -31,7 +31,7 @@ BENCH_SRC := $(wildcard tests/bench_*.c)
 TEST_LIB := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(TEST_SRC) $(BENCH_SRC),$(wildcard tests/*.c)))
 TESTS    := $(TEST_SRC:%.c=$(BUILD)/%)
 
-.PHONY: all tandem demo test run-tests link-line deps check-deps help showconfig check-includes format format-check sanitize soak bench mutants clean FORCE
+.PHONY: all tandem demo test run-tests link-line file-flags deps check-deps help showconfig check-includes format format-check sanitize tsan valgrind soak bench bench-ref mutants clean FORCE
 .SECONDARY:
 
 all: ## build ./tandem (default)
@@ -112,6 +112,12 @@ format-check: ## is all code laid out?
 sanitize: ## tests under AddressSanitizer and UBSan
 	$(Q)$(MAKE) --no-print-directory SAN=address,undefined test
 
+tsan: ## the reference under ThreadSanitizer (clang, libomp, archer)
+	$(Q)sh tests/run_tsan.sh test_semantics test_reference test_properties test_ref_properties
+
+valgrind: ## the reference and file readers under memcheck
+	$(Q)BUILD=$(BUILD) sh tests/run_valgrind.sh test_semantics test_reference test_npy test_batch_json
+
 soak: all ## properties on 100,000 random batches (TANDEM_FUZZ_BATCHES; TANDEM_FUZZ_FIRST goes on after an interruption)
 	$(Q)$(MAKE) --no-print-directory $(BUILD)/tests/test_properties
 	$(Q)TANDEM_FUZZ_BATCHES=$${TANDEM_FUZZ_BATCHES:-100000} $(BUILD)/tests/test_properties
@@ -120,15 +126,22 @@ bench: all ## planning cost of every policy, against limits
 	$(Q)$(MAKE) --no-print-directory $(BUILD)/tests/bench_planning
 	$(Q)TANDEM_GPU_DIR=sim/gpus $(BUILD)/tests/bench_planning
 
+bench-ref: all ## speed of the reference beside OpenBLAS and bare reads, two threads (5 minutes)
+	$(Q)$(MAKE) --no-print-directory $(BUILD)/tests/bench_reference
+	$(Q)TANDEM_GPU_DIR=sim/gpus OMP_PROC_BIND=true $(BUILD)/tests/bench_reference
+
 link-line: # for tests/run_mutants.sh: compiler, flags, libraries, objects
 	@printf '%s\n' '$(CC)' '$(ALL_CFLAGS)' '$(LDLIBS) -lcmocka' '$(LIB_OBJ) $(TEST_LIB)'
+
+file-flags: # for tests/run_mutants.sh: flags of one file beside the common ones
+	@echo '$(FLAGS_$(UNIT))'
 
 mutants: all ## plant faults in the sources; the tests must find each
 	$(Q)$(MAKE) --no-print-directory -j$(JOBS) $(TESTS)
 	$(Q)BUILD=$(BUILD) sh tests/run_mutants.sh
 
 clean: ## remove everything built
-	$(Q)rm -rf build build-san tandem out
+	$(Q)rm -rf build build-san build-tsan tandem out
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 18

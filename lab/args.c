@@ -37,7 +37,7 @@
       "K and V: bf16, fp16, fp32, fp8_e4m3, fp8_e5m2")                                                       \
     X(LAYOUT, "layout", "L", WITH_WORKLOAD, "layout of a page: NHD or HND")                                  \
     X(KV_STORE, "kv-store", "S", WITH_WORKLOAD | COMMAND_REPLAY,                                             \
-      "K and V: separate, interleaved, ragged (no pages) or latent (V within K)")                            \
+      "K and V: separate, interleaved, ragged (no pages), latent (V within K), latent_ragged")               \
     X(ROPE, "rope", "STYLE", WITH_WORKLOAD, "rotate Q and K: none, llama or interleaved")                    \
     X(CAUSAL, "causal", "0|1", WITH_WORKLOAD, "causal mask, bottom-right aligned (1)")                       \
     X(WINDOW_LEFT, "window-left", "N", WITH_WORKLOAD, "sliding window, -1 for none")                         \
@@ -231,7 +231,8 @@ static enum status parse_kv_store(const char *text, struct workload_params *p, s
     struct why reason = {""};
     if (kv_store_from_name(text, p, &reason) == STATUS_OK) return STATUS_OK;
     return status_fail(why, STATUS_BAD_INPUT,
-                       "--kv-store %.60s: expected separate, interleaved, ragged or latent", text);
+                       "--kv-store %.60s: expected separate, interleaved, ragged, latent or latent_ragged",
+                       text);
 }
 
 static enum status parse_numerics(const char *text, enum numerics_kind *out, struct why *why)

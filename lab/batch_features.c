@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const store_names[] = {"separate", "interleaved", "ragged", "latent", NULL};
+static const char *const store_names[] = {"separate", "interleaved",   "ragged",
+                                          "latent",   "latent_ragged", NULL};
 static const char *const rope_names[] = {"none", "llama", "interleaved", NULL};
 
 static int find(const char *const *names, const char *name)
@@ -20,15 +21,17 @@ enum status kv_store_from_name(const char *name, struct workload_params *p, stru
     const int i = find(store_names, name);
     if (!store_names[i])
         return status_fail(why, STATUS_BAD_INPUT,
-                           "kv_store %.60s: expected separate, interleaved, ragged or latent", name);
-    p->shape.kv_latent = i == 3;
-    p->layout.store = i == 3 ? KV_SEPARATE : (enum kv_store)i;
+                           "kv_store %.60s: expected separate, interleaved, ragged, latent or latent_ragged",
+                           name);
+    p->shape.kv_latent = i >= 3;
+    p->layout.store = i < 3 ? (enum kv_store)i : i == 4 ? KV_RAGGED : KV_SEPARATE;
     return STATUS_OK;
 }
 
 const char *kv_store_name(const struct workload *w)
 {
-    return store_names[w->batch.shape.kv_latent ? 3 : (int)w->layout.store];
+    if (w->batch.shape.kv_latent) return store_names[w->layout.store == KV_RAGGED ? 4 : 3];
+    return store_names[w->layout.store];
 }
 
 int rope_kind_from_name(const char *name)
@@ -92,7 +95,7 @@ enum status features_read_params(const struct json_place *at, const json_t *obje
     if (store && !json_is_null(store)) {
         struct why ignored;
         if (!json_is_string(store) || kv_store_from_name(json_string_value(store), p, &ignored) != STATUS_OK)
-            return json_fail(at, "kv_store", "separate, interleaved, ragged or latent", why);
+            return json_fail(at, "kv_store", "separate, interleaved, ragged, latent or latent_ragged", why);
     }
     TRY(get_rope(at, object, &p->rope, why));
     TRY(get_stride(at, object, "q_stride", &p->layout.q, why));

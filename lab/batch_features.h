@@ -6,7 +6,7 @@
 #include "lab/json_read.h"
 #include "lab/workload.h"
 
-/* "separate", "interleaved", "ragged" or "latent". */
+/* "separate", "interleaved", "ragged", "latent", or "latent_ragged". */
 enum status kv_store_from_name(const char *name, struct workload_params *p, struct why *why);
 const char *kv_store_name(const struct workload *w);
 

@@ -1,330 +1,396 @@
-#include "lab/npy.h"
+#include "lab/npy_header.h"
 
-#include <ctype.h>
+#include <dirent.h>
 #include <errno.h>
-#include <math.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <sys/stat.h>
 #include <zip.h>
 
-enum { ALIGNMENT = 64, MAX_HEADER = 1 << 16 };
-static const char magic[] = "\x93NUMPY";
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "data is used as it is stored");
 
-/* What is read and where it stands, for reasons. */
-struct place {
-    const char *path, *member;
+enum { MAX_HEADER = 65535, MAX_DEFLATE_RATIO = 1032, MAGIC_BYTES = sizeof NPY_MAGIC - 1 };
+
+/* ---- where bytes come from ---- */
+
+/* One .npy: a file, or a member of an archive. */
+struct input {
+    const char *file, *member; /* for reasons; member NULL: not in an archive */
+    FILE *stream;              /* one of the two is open */
+    zip_file_t *entry;
+    uint64_t left; /* bytes that are still to come, as file system or archive claim */
 };
 
-static enum status bad(const struct place *at, const char *expected, struct why *why)
+__attribute__((format(printf, 3, 4))) static enum status refuse(const struct input *in, struct why *why,
+                                                                const char *format, ...)
 {
-    return status_fail(why, STATUS_BAD_INPUT, "%.150s: %.60s: expected %s", at->path, at->member, expected);
+    char text[240];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    if (in->member)
+        return status_fail(why, STATUS_BAD_INPUT, "%.180s: %.72s: %s", in->file, in->member, text);
+    return status_fail(why, STATUS_BAD_INPUT, "%.180s: %s", in->file, text);
 }
 
-/* ---- the header: a Python dict of three entries ------------------------------------------------------------- */
-
-struct header {
-    char descr[16];
-    bool fortran;
-    int32_t n_dims;
-    int64_t dim[NPY_MAX_DIMS];
-};
-
-static const char *skip_space(const char *p)
+static enum status io_fail(const char *path, int cause, struct why *why)
 {
-    while (*p == ' ' || *p == '\n' || *p == '\t')
-        p++;
-    return p;
+    return status_fail(why, STATUS_IO, "%.180s: %s", path, cause ? strerror(cause) : "read error");
 }
 
-static bool expect(const char **p, char c)
+/* EINVAL and EFBIG: the archive sent libzip to a place that cannot be. */
+static enum status zip_refuse(const struct input *in, zip_error_t *error, struct why *why)
 {
-    *p = skip_space(*p);
-    if (**p != c) return false;
-    ++*p;
-    return true;
+    const int code = zip_error_code_zip(error), cause = zip_error_code_system(error);
+    if (code == ZIP_ER_NOZIP) return refuse(in, why, "expected an .npz archive or an .npy file");
+    if (code == ZIP_ER_MEMORY) return status_fail(why, STATUS_NO_MEMORY, "%.180s: out of memory", in->file);
+    if (zip_error_system_type(error) == ZIP_ET_SYS && cause != 0 && cause != EINVAL && cause != EFBIG)
+        return io_fail(in->file, cause, why);
+    return refuse(in, why, "%s", zip_error_strerror(error));
 }
 
-/* 'text' or "text" */
-static bool read_string(const char **p, char *out, size_t size)
+static enum status read_some(struct input *in, char *out, size_t size, size_t *got, struct why *why)
 {
-    *p = skip_space(*p);
-    const char quote = **p;
-    if (quote != '\'' && quote != '"') return false;
-    const char *end = strchr(*p + 1, quote);
-    if (!end || (size_t)(end - *p - 1) >= size) return false;
-    memcpy(out, *p + 1, (size_t)(end - *p - 1));
-    out[end - *p - 1] = '\0';
-    *p = end + 1;
-    return true;
-}
-
-/* (2, 3), (5,) or () */
-static bool read_shape(const char **p, struct header *h)
-{
-    if (!expect(p, '(')) return false;
-    while (!expect(p, ')')) {
-        char *end;
-        *p = skip_space(*p);
-        errno = 0;
-        if (!isdigit((unsigned char)**p) || h->n_dims == NPY_MAX_DIMS) return false;
-        h->dim[h->n_dims++] = strtoll(*p, &end, 10);
-        if (errno) return false;
-        *p = end;
-        if (**p == 'L') ++*p; /* Python 2 wrote longs so */
-        if (!expect(p, ',')) return expect(p, ')');
+    if (in->entry) {
+        const zip_int64_t n = zip_fread(in->entry, out, size);
+        if (n < 0) return zip_refuse(in, zip_file_get_error(in->entry), why);
+        *got = (size_t)n;
+        return STATUS_OK;
     }
-    return true;
+    *got = fread(out, 1, size, in->stream);
+    return ferror(in->stream) ? io_fail(in->file, errno, why) : STATUS_OK;
 }
 
-static bool read_bool(const char **p, bool *out)
+static enum status read_exactly(struct input *in, void *out, size_t size, struct why *why)
 {
-    *p = skip_space(*p);
-    const bool yes = strncmp(*p, "True", 4) == 0, no = strncmp(*p, "False", 5) == 0;
-    *out = yes;
-    *p += yes ? 4 : no ? 5 : 0;
-    return yes || no;
-}
-
-static bool parse_header(const char *p, struct header *h)
-{
-    bool has_descr = false, has_order = false, has_shape = false;
-    memset(h, 0, sizeof *h);
-    if (!expect(&p, '{')) return false;
-    while (!expect(&p, '}')) {
-        char key[24];
-        if (!read_string(&p, key, sizeof key) || !expect(&p, ':')) return false;
-        if (strcmp(key, "descr") == 0 && !has_descr)
-            has_descr = read_string(&p, h->descr, sizeof h->descr);
-        else if (strcmp(key, "fortran_order") == 0 && !has_order)
-            has_order = read_bool(&p, &h->fortran);
-        else if (strcmp(key, "shape") == 0 && !has_shape)
-            has_shape = read_shape(&p, h);
-        else
-            return false;
-        if (!expect(&p, ',')) {
-            if (!expect(&p, '}')) return false;
-            break;
-        }
+    size_t got = 0;
+    if (size > in->left)
+        return refuse(in, why, "ends after %zu of the %zu bytes expected", (size_t)in->left, size);
+    for (size_t done = 0; done < size; done += got) {
+        TRY(read_some(in, (char *)out + done, size - done, &got, why));
+        if (got == 0) return refuse(in, why, "ends after %zu of the %zu bytes expected", done, size);
     }
-    return has_descr && has_order && has_shape && *skip_space(p) == '\0';
-}
-
-/* "<f4", "|u1", ">i8", "<U3": order, kind, bytes (of 'U': characters). */
-static bool parse_descr(const char *descr, struct npy_array *a, bool *swap)
-{
-    char *end;
-    const long size = strtol(descr[0] && descr[1] ? descr + 2 : "", &end, 10);
-    if (strlen(descr) < 3 || !strchr("<>|=", descr[0]) || *end || size < 1 || size > 4096) return false;
-    a->kind = descr[1];
-    a->item_bytes = (int32_t)(descr[1] == 'U' ? 4 * size : size);
-    *swap = descr[0] == '>';
-    switch (a->kind) {
-    case 'f':
-        return size == 2 || size == 4 || size == 8;
-    case 'i':
-    case 'u':
-        return size == 1 || size == 2 || size == 4 || size == 8;
-    case 'b':
-        return size == 1;
-    case 'U':
-        return true;
-    case 'V':
-        return size <= 2;
-    default:
-        return false;
-    }
-}
-
-/* Elements and bytes; false where they overflow. */
-static bool set_sizes(struct npy_array *a)
-{
-    size_t n = 1;
-    for (int32_t i = 0; i < a->n_dims; i++)
-        if (__builtin_mul_overflow(n, (size_t)a->dim[i], &n)) return false;
-    a->n = n;
-    return !__builtin_mul_overflow(n, (size_t)a->item_bytes, &a->bytes) && a->bytes < SIZE_MAX / 2;
-}
-
-/* ---- data ------------------------------------------------------------------------------------------------------ */
-
-static void swap_bytes(struct npy_array *a)
-{
-    const size_t unit = a->kind == 'U' ? 4 : (size_t)a->item_bytes;
-    unsigned char *p = a->data;
-    for (size_t i = 0; i < a->bytes; i += unit)
-        for (size_t k = 0; k < unit / 2; k++) {
-            const unsigned char c = p[i + k];
-            p[i + k] = p[i + unit - 1 - k];
-            p[i + unit - 1 - k] = c;
-        }
-}
-
-/* Fortran order, first index fastest, into C order: walks the source in order and counts indices up. */
-static bool to_c_order(struct npy_array *a)
-{
-    const size_t size = (size_t)a->item_bytes;
-    int64_t index[NPY_MAX_DIMS] = {0};
-    char *out = aligned_alloc(ALIGNMENT, (a->bytes + ALIGNMENT) / ALIGNMENT * ALIGNMENT);
-    if (!out) return false;
-    for (size_t i = 0; i < a->n; i++) {
-        size_t at = 0;
-        for (int32_t d = 0; d < a->n_dims; d++)
-            at = at * (size_t)a->dim[d] + (size_t)index[d];
-        memcpy(out + at * size, (char *)a->data + i * size, size);
-        for (int32_t d = 0; d < a->n_dims && ++index[d] == a->dim[d]; d++)
-            index[d] = 0;
-    }
-    free(a->data);
-    a->data = out;
-    return true;
-}
-
-/* A stream of bytes: an archive's member or a plain file. */
-struct source {
-    zip_file_t *member;
-    FILE *file;
-    uint64_t size; /* bytes in all */
-};
-
-static bool read_bytes(struct source *s, void *out, size_t n)
-{
-    char *p = out;
-    while (n > 0) {
-        const int64_t got = s->member ? (int64_t)zip_fread(s->member, p, n) : (int64_t)fread(p, 1, n, s->file);
-        if (got <= 0) return false;
-        p += got;
-        n -= (size_t)got;
-    }
-    return true;
-}
-
-static enum status read_header(struct source *s, const struct place *at, struct header *h, size_t *consumed,
-                               struct why *why)
-{
-    unsigned char start[12];
-    if (!read_bytes(s, start, 10) || memcmp(start, magic, 6) != 0) return bad(at, "an .npy array", why);
-    const bool is_long = start[6] >= 2;
-    if (start[6] < 1 || start[6] > 3 || (is_long && !read_bytes(s, start + 10, 2)))
-        return bad(at, "format version 1, 2 or 3", why);
-    const uint32_t length = (uint32_t)start[8] | (uint32_t)start[9] << 8 |
-                            (is_long ? (uint32_t)start[10] << 16 | (uint32_t)start[11] << 24 : 0);
-    if (length > MAX_HEADER) return bad(at, "a header of at most 64 KiB", why);
-    char *text = calloc(length + 1, 1);
-    if (!text) return status_fail(why, STATUS_NO_MEMORY, "out of memory");
-    const bool ok = read_bytes(s, text, length) && strlen(text) == length && parse_header(text, h);
-    free(text);
-    *consumed = (size_t)(is_long ? 12 : 10) + length;
-    return ok ? STATUS_OK : bad(at, "a header with descr, fortran_order and shape", why);
-}
-
-static enum status read_array(struct source *s, const struct place *at, struct npy_array *a, struct why *why)
-{
-    struct header h;
-    size_t consumed = 0;
-    bool swap;
-    TRY(read_header(s, at, &h, &consumed, why));
-    if (!parse_descr(h.descr, a, &swap))
-        return bad(at, "numbers, booleans, text or raw bytes (no objects, no records)", why);
-    a->n_dims = h.n_dims;
-    memcpy(a->dim, h.dim, sizeof a->dim);
-    if (!set_sizes(a) || a->bytes > s->size || s->size - consumed != a->bytes)
-        return bad(at, "as many bytes as its shape says", why);
-    a->data = aligned_alloc(ALIGNMENT, (a->bytes + ALIGNMENT) / ALIGNMENT * ALIGNMENT);
-    if (!a->data)
-        return status_fail(why, STATUS_NO_MEMORY, "%.150s: %.60s: out of memory", at->path, at->member);
-    if (!read_bytes(s, a->data, a->bytes)) return bad(at, "whole data: it is cut short or damaged", why);
-    if (swap) swap_bytes(a);
-    if (h.fortran && a->n_dims > 1 && a->n > 0 && !to_c_order(a))
-        return status_fail(why, STATUS_NO_MEMORY, "%.150s: %.60s: out of memory", at->path, at->member);
+    in->left -= size;
     return STATUS_OK;
 }
 
-/* "dir/q.npy" is named q. */
-static void set_name(struct npy_array *a, const char *path)
+/* libzip compares a member's checksum when its end is read. */
+static enum status read_end(struct input *in, struct why *why)
 {
-    const char *slash = strrchr(path, '/'), *from = slash ? slash + 1 : path;
-    const size_t n = strlen(from), suffix = n > 4 && strcmp(from + n - 4, ".npy") == 0 ? 4 : 0;
-    snprintf(a->name, sizeof a->name, "%.*s", (int)(n - suffix), from);
+    char byte;
+    size_t got;
+    TRY(read_some(in, &byte, 1, &got, why));
+    return got == 0 ? STATUS_OK : refuse(in, why, "bytes after the data: expected none");
 }
 
-static enum status read_member(zip_t *zip, zip_uint64_t i, const char *path, struct npy_file *out,
-                               struct why *why)
+/* ---- one array ---- */
+
+static enum status allocate(const struct input *in, size_t bytes, void **out, struct why *why)
 {
-    zip_stat_t st;
-    struct source s = {0};
-    struct npy_array *a = &out->arrays[out->n];
-    zip_stat_init(&st);
-    if (zip_stat_index(zip, i, 0, &st) != 0 || !(st.valid & ZIP_STAT_SIZE) || !(st.valid & ZIP_STAT_NAME))
-        return status_fail(why, STATUS_BAD_INPUT, "%.150s: member %d cannot be read", path, (int)i);
-    const struct place at = {path, st.name};
-    set_name(a, st.name);
-    if (npy_find(out, a->name)) return bad(&at, "each name once", why);
-    s.size = st.size;
-    s.member = zip_fopen_index(zip, i, 0);
-    if (!s.member) return bad(&at, "a stored or deflated member", why);
-    out->n++; /* from here on npy_free knows it */
-    const enum status status = read_array(&s, &at, a, why);
-    zip_fclose(s.member);
+    if (posix_memalign(out, NPY_ALIGNMENT, bytes > 0 ? bytes : 1) == 0) return STATUS_OK;
+    *out = NULL;
+    return status_fail(why, STATUS_NO_MEMORY, "%.180s: no memory for %zu bytes", in->file, bytes);
+}
+
+static void swap_bytes(const struct npy_array *a)
+{
+    const size_t unit = a->kind == 'U' ? 4 : (size_t)a->item_bytes;
+    unsigned char *x = a->data;
+    for (size_t at = 0; at < a->bytes; at += unit)
+        for (size_t low = at, high = at + unit - 1; low < high; low++, high--) {
+            const unsigned char byte = x[low];
+            x[low] = x[high];
+            x[high] = byte;
+        }
+}
+
+/* Copies elements stored first index fastest to last index fastest. */
+static void transpose(const struct npy_array *a, const char *from, char *to)
+{
+    const size_t item = (size_t)a->item_bytes;
+    size_t index[NPY_MAX_DIMS] = {0}, stride[NPY_MAX_DIMS] = {1}, source = 0;
+    for (int32_t d = 1; d < a->n_dims; d++)
+        stride[d] = stride[d - 1] * (size_t)a->dim[d - 1];
+    for (size_t i = 0; i < a->n; i++) {
+        memcpy(to + i * item, from + source * item, item);
+        for (int32_t d = a->n_dims - 1; d >= 0; d--) {
+            source += stride[d];
+            if (++index[d] < (size_t)a->dim[d]) break;
+            source -= stride[d] * index[d];
+            index[d] = 0;
+        }
+    }
+}
+
+static enum status to_c_order(const struct input *in, struct npy_array *a, struct why *why)
+{
+    void *turned;
+    if (a->n_dims < 2 || a->n == 0) return STATUS_OK;
+    TRY(allocate(in, a->bytes, &turned, why));
+    transpose(a, a->data, turned);
+    free(a->data);
+    a->data = turned;
+    return STATUS_OK;
+}
+
+/* The header's length stands in 2 bytes in version 1, in 4 since. */
+static enum status read_header_size(struct input *in, size_t *out, struct why *why)
+{
+    unsigned char p[NPY_PREAMBLE], size[4] = {0};
+    if (in->left < sizeof p) return refuse(in, why, "expected an .npy, which starts with \\x93NUMPY");
+    TRY(read_exactly(in, p, sizeof p, why));
+    if (memcmp(p, NPY_MAGIC, MAGIC_BYTES) != 0)
+        return refuse(in, why, "expected an .npy, which starts with \\x93NUMPY");
+    if (p[6] < 1 || p[6] > 3 || p[7] != 0)
+        return refuse(in, why, "format %d.%d: expected 1.0, 2.0 or 3.0", p[6], p[7]);
+    TRY(read_exactly(in, size, p[6] == 1 ? 2 : 4, why));
+    *out = size[0] | (size_t)size[1] << 8 | (size_t)size[2] << 16 | (size_t)size[3] << 24;
+    if (*out > in->left || *out > MAX_HEADER)
+        return refuse(in, why,
+                      "header of %zu bytes: expected at most %d, and no more than the %zu that follow", *out,
+                      MAX_HEADER, (size_t)in->left);
+    return STATUS_OK;
+}
+
+static enum status read_header(struct input *in, struct npy_array *a, struct npy_layout *how, struct why *why)
+{
+    size_t size = 0;
+    TRY(read_header_size(in, &size, why));
+    char *header = malloc(size + 1);
+    if (!header) return status_fail(why, STATUS_NO_MEMORY, "%.180s: no memory for a header", in->file);
+    enum status status = read_exactly(in, header, size, why);
+    struct npy_text t = {.begin = header, .at = header, .end = header + size};
+    if (status == STATUS_OK && !npy_parse_header(&t, a, how))
+        status = refuse(in, why, "header, byte %td: expected %s", t.at - t.begin, t.expected);
+    free(header);
     return status;
 }
 
-static enum status read_archive(const char *path, struct npy_file *out, struct why *why)
+static enum status read_array(struct input *in, struct npy_array *a, struct why *why)
 {
-    int code = 0;
-    zip_t *zip = zip_open(path, ZIP_RDONLY | ZIP_CHECKCONS, &code);
-    if (!zip) return status_fail(why, STATUS_BAD_INPUT, "%.180s: expected an .npz archive or an .npy array", path);
-    const zip_int64_t n = zip_get_num_entries(zip, 0);
+    struct npy_layout how = {0};
+    TRY(read_header(in, a, &how, why));
+    if (!npy_measure(a)) return refuse(in, why, "the shape's product: expected below 2^63 bytes");
+    if (a->bytes != in->left)
+        return refuse(in, why, "%zu bytes of data: expected %zu, for %zu elements of %d", (size_t)in->left,
+                      a->bytes, a->n, (int)a->item_bytes);
+    TRY(allocate(in, a->bytes, &a->data, why));
+    TRY(read_exactly(in, a->data, a->bytes, why));
+    TRY(read_end(in, why));
+    if (how.swapped) swap_bytes(a);
+    return how.fortran ? to_c_order(in, a, why) : STATUS_OK;
+}
+
+/* ---- names, files, directories, archives ---- */
+
+static bool ends_in_npy(const char *name)
+{
+    const size_t n = strlen(name);
+    return n >= 4 && strcmp(name + n - 4, ".npy") == 0;
+}
+
+static enum status take_name(const struct input *in, const char *name, struct npy_array *a, struct why *why)
+{
+    const size_t n = strlen(name) - (ends_in_npy(name) ? 4 : 0);
+    if (!npy_good_name(name, n))
+        return refuse(in, why, "the name of an array: expected 1..%d bytes, no control characters",
+                      NPY_NAME_MAX - 1);
+    memcpy(a->name, name, n); /* arrays start zeroed */
+    return STATUS_OK;
+}
+
+static enum status reserve(const char *path, int64_t n, struct npy_file *out, struct why *why)
+{
+    if (n <= INT32_MAX) out->arrays = calloc((size_t)n + 1, sizeof *out->arrays);
+    if (out->arrays) return STATUS_OK;
+    return status_fail(why, STATUS_NO_MEMORY, "%.180s: no memory for %lld arrays", path, (long long)n);
+}
+
+static enum status read_bare(const char *path, struct npy_file *out, struct why *why)
+{
+    const char *slash = strrchr(path, '/');
+    struct npy_array *a = &out->arrays[out->n++];
+    struct input in = {.file = path, .stream = fopen(path, "rb")};
+    struct stat st;
+    if (!in.stream) return io_fail(path, errno, why);
     enum status status = STATUS_OK;
-    out->arrays = calloc((size_t)n + 1, sizeof *out->arrays);
-    if (!out->arrays) status = status_fail(why, STATUS_NO_MEMORY, "out of memory");
-    for (zip_int64_t i = 0; status == STATUS_OK && i < n; i++)
-        status = read_member(zip, (zip_uint64_t)i, path, out, why);
+    if (fstat(fileno(in.stream), &st) != 0)
+        status = io_fail(path, errno, why);
+    else if (!S_ISREG(st.st_mode))
+        status = status_fail(why, STATUS_IO, "%.180s: expected a regular file", path);
+    else
+        in.left = (uint64_t)st.st_size;
+    if (status == STATUS_OK) status = take_name(&in, slash ? slash + 1 : path, a, why);
+    if (status == STATUS_OK) status = read_array(&in, a, why);
+    fclose(in.stream);
+    return status;
+}
+
+static int is_shown_npy(const struct dirent *entry)
+{
+    return entry->d_name[0] != '.' && ends_in_npy(entry->d_name);
+}
+
+/* Bytes, not the locale, so that the order is the same everywhere. */
+static int by_bytes(const struct dirent **a, const struct dirent **b)
+{
+    return strcmp((*a)->d_name, (*b)->d_name);
+}
+
+static enum status read_in_directory(const char *directory, const char *name, struct npy_file *out,
+                                     struct why *why)
+{
+    const size_t size = strlen(directory) + strlen(name) + 2;
+    char *path = malloc(size);
+    if (!path) return status_fail(why, STATUS_NO_MEMORY, "%.180s: no memory for a name", directory);
+    snprintf(path, size, "%s/%s", directory, name);
+    const enum status status = read_bare(path, out, why);
+    free(path);
+    return status;
+}
+
+static enum status read_directory(const char *path, struct npy_file *out, struct why *why)
+{
+    struct dirent **entries = NULL;
+    const int n = scandir(path, &entries, is_shown_npy, by_bytes);
+    if (n < 0) return io_fail(path, errno, why);
+    enum status status = n > 0 ? reserve(path, n, out, why)
+                               : status_fail(why, STATUS_BAD_INPUT,
+                                             "%.180s: no .npy file in the directory: expected one", path);
+    for (int i = 0; i < n; i++) {
+        if (status == STATUS_OK) status = read_in_directory(path, entries[i]->d_name, out, why);
+        free(entries[i]);
+    }
+    free(entries);
+    return status;
+}
+
+/* An archive may claim anything: deflate cannot pass its ratio, and members that share bytes would multiply
+ * them. `left`: bytes of the file that no member has claimed yet. */
+static enum status check_member(const struct input *in, const zip_stat_t *st, uint64_t *left, struct why *why)
+{
+    const uint64_t needed = ZIP_STAT_SIZE | ZIP_STAT_COMP_SIZE | ZIP_STAT_COMP_METHOD;
+    if ((st->valid & needed) != needed) return refuse(in, why, "size unknown: expected one in the directory");
+    if (st->comp_method != ZIP_CM_STORE && st->comp_method != ZIP_CM_DEFLATE)
+        return refuse(in, why, "compression %d: expected stored (0) or deflated (8)", st->comp_method);
+    if (st->comp_size > *left)
+        return refuse(in, why, "members of more bytes than the archive: expected them side by side");
+    *left -= st->comp_size;
+    if (st->comp_method == ZIP_CM_STORE ? st->size != st->comp_size
+                                        : st->size / MAX_DEFLATE_RATIO > st->comp_size)
+        return refuse(in, why, "%llu bytes in %llu: expected sizes that can be", (unsigned long long)st->size,
+                      (unsigned long long)st->comp_size);
+    return STATUS_OK;
+}
+
+static enum status read_member(zip_t *zip, uint64_t i, const char *path, uint64_t *left, struct npy_file *out,
+                               struct why *why)
+{
+    struct input in = {.file = path};
+    struct npy_array *a = &out->arrays[out->n++];
+    zip_stat_t st;
+    if (zip_stat_index(zip, i, 0, &st) != 0) return zip_refuse(&in, zip_get_error(zip), why);
+    if (!(st.valid & ZIP_STAT_NAME)) return refuse(&in, why, "member %llu: no name", (unsigned long long)i);
+    TRY(take_name(&in, st.name, a, why));
+    in.member = st.name;
+    if (!ends_in_npy(st.name)) return refuse(&in, why, "expected only members called .npy");
+    TRY(check_member(&in, &st, left, why));
+    in.left = st.size;
+    in.entry = zip_fopen_index(zip, i, 0);
+    if (!in.entry) return zip_refuse(&in, zip_get_error(zip), why);
+    const enum status status = read_array(&in, a, why);
+    zip_fclose(in.entry);
+    return status;
+}
+
+static enum status read_archive(const char *path, uint64_t file_bytes, struct npy_file *out, struct why *why)
+{
+    const struct input in = {.file = path};
+    int code = 0;
+    zip_t *zip = zip_open(path, ZIP_RDONLY, &code);
+    if (!zip) {
+        zip_error_t error;
+        zip_error_init_with_code(&error, code);
+        const enum status status = zip_refuse(&in, &error, why);
+        zip_error_fini(&error);
+        return status;
+    }
+    const int64_t n = zip_get_num_entries(zip, 0);
+    enum status status = reserve(path, n, out, why);
+    for (int64_t i = 0; status == STATUS_OK && i < n; i++)
+        status = read_member(zip, (uint64_t)i, path, &file_bytes, out, why);
     zip_discard(zip);
     return status;
 }
 
-static enum status read_plain(FILE *file, const char *path, struct npy_file *out, struct why *why)
+static enum status starts_as_npy(const char *path, bool *out, struct why *why)
 {
-    const struct place at = {path, "array"};
-    struct source s = {.file = file};
-    out->arrays = calloc(1, sizeof *out->arrays);
-    if (!out->arrays) return status_fail(why, STATUS_NO_MEMORY, "out of memory");
-    out->n = 1;
-    set_name(&out->arrays[0], path);
-    if (fseek(file, 0, SEEK_END) != 0 || ftell(file) < 0) return bad(&at, "a regular file", why);
-    s.size = (uint64_t)ftell(file);
-    rewind(file);
-    return read_array(&s, &at, &out->arrays[0], why);
-}
-
-enum status npy_read(const char *path, struct npy_file *out, struct why *why)
-{
-    char start[6] = {0};
-    memset(out, 0, sizeof *out);
+    char start[MAGIC_BYTES] = {0};
     FILE *file = fopen(path, "rb");
-    if (!file) return status_fail(why, STATUS_IO, "%.180s: %s", path, strerror(errno));
-    errno = 0;
-    const size_t got = fread(start, 1, sizeof start, file);
-    enum status status;
-    if (ferror(file))
-        status = status_fail(why, STATUS_IO, "%.180s: %s", path, strerror(errno));
-    else if (got == sizeof start && memcmp(start, magic, sizeof start) == 0)
-        status = read_plain(file, path, out, why);
-    else
-        status = read_archive(path, out, why);
+    if (!file) return io_fail(path, errno, why);
+    *out = fread(start, 1, sizeof start, file) == sizeof start && memcmp(start, NPY_MAGIC, sizeof start) == 0;
+    const enum status status = ferror(file) ? io_fail(path, errno, why) : STATUS_OK;
     fclose(file);
-    if (status != STATUS_OK) npy_free(out);
     return status;
 }
 
-void npy_free(struct npy_file *f)
+static enum status read_path(const char *path, struct npy_file *out, struct why *why)
+{
+    struct stat st;
+    bool bare = false;
+    if (stat(path, &st) != 0) return io_fail(path, errno, why);
+    if (S_ISDIR(st.st_mode)) return read_directory(path, out, why);
+    if (!S_ISREG(st.st_mode))
+        return status_fail(why, STATUS_IO, "%.180s: expected a regular file or a directory", path);
+    TRY(starts_as_npy(path, &bare, why));
+    if (!bare && st.st_size == 0) /* libzip takes it for an archive of nothing */
+        return status_fail(why, STATUS_BAD_INPUT, "%.180s: empty: expected an .npz archive or an .npy file",
+                           path);
+    if (!bare) return read_archive(path, (uint64_t)st.st_size, out, why);
+    TRY(reserve(path, 1, out, why));
+    return read_bare(path, out, why);
+}
+
+static int by_name(const void *a, const void *b)
+{
+    const struct npy_array *const *x = a, *const *y = b;
+    return strcmp((*x)->name, (*y)->name);
+}
+
+static enum status check_unique(const char *path, const struct npy_file *f, struct why *why)
+{
+    enum status status = STATUS_OK;
+    const struct npy_array **sorted = malloc(((size_t)f->n + 1) * sizeof *sorted);
+    if (!sorted) return status_fail(why, STATUS_NO_MEMORY, "%.180s: no memory for names", path);
+    for (int32_t i = 0; i < f->n; i++)
+        sorted[i] = &f->arrays[i];
+    qsort(sorted, (size_t)f->n, sizeof *sorted, by_name);
+    for (int32_t i = 1; i < f->n; i++)
+        if (strcmp(sorted[i - 1]->name, sorted[i]->name) == 0)
+            status = status_fail(why, STATUS_BAD_INPUT, "%.180s: %.64s.npy: twice: expected one member", path,
+                                 sorted[i]->name);
+    free(sorted);
+    return status;
+}
+
+enum status npz_read(const char *path, struct npy_file *out, struct why *why)
+{
+    *out = (struct npy_file){0};
+    enum status status = read_path(path, out, why);
+    if (status == STATUS_OK) status = check_unique(path, out, why);
+    if (status != STATUS_OK) npy_file_free(out);
+    return status;
+}
+
+void npy_file_free(struct npy_file *f)
 {
     for (int32_t i = 0; i < f->n; i++)
         free(f->arrays[i].data);
     free(f->arrays);
-    memset(f, 0, sizeof *f);
+    *f = (struct npy_file){0};
 }
 
 const struct npy_array *npy_find(const struct npy_file *f, const char *name)
@@ -332,151 +398,4 @@ const struct npy_array *npy_find(const struct npy_file *f, const char *name)
     for (int32_t i = 0; i < f->n; i++)
         if (strcmp(f->arrays[i].name, name) == 0) return &f->arrays[i];
     return NULL;
-}
-
-/* ---- elements -------------------------------------------------------------------------------------------------- */
-
-static double half_to_double(uint16_t h)
-{
-    const int exponent = h >> 10 & 31, fraction = h & 1023;
-    const double magnitude = exponent == 31  ? (fraction ? NAN : INFINITY)
-                             : exponent == 0 ? ldexp(fraction, -24)
-                                             : ldexp(1024 + fraction, exponent - 25);
-    return h & 0x8000 ? -magnitude : magnitude;
-}
-
-/* Unsigned of item_bytes at element i. */
-static uint64_t raw(const struct npy_array *a, size_t i)
-{
-    uint64_t x = 0;
-    memcpy(&x, (const char *)a->data + i * (size_t)a->item_bytes, (size_t)a->item_bytes);
-    return x;
-}
-
-enum status npy_get_real(const struct npy_array *a, size_t i, double *out, struct why *why)
-{
-    const uint64_t x = i < a->n && a->item_bytes <= 8 ? raw(a, i) : 0;
-    const int unused = 64 - 8 * a->item_bytes;
-    float f;
-    if (i < a->n && a->kind == 'f' && a->item_bytes == 4) {
-        memcpy(&f, &x, sizeof f);
-        *out = f;
-    } else if (i < a->n && a->kind == 'f' && a->item_bytes == 8) {
-        memcpy(out, &x, sizeof *out);
-    } else if (i < a->n && a->kind == 'f') {
-        *out = half_to_double((uint16_t)x);
-    } else if (i < a->n && a->kind == 'i') {
-        *out = (double)((int64_t)(x << unused) >> unused);
-    } else if (i < a->n && (a->kind == 'u' || a->kind == 'b')) {
-        *out = (double)x;
-    } else {
-        return status_fail(why, STATUS_BAD_INPUT, "%.60s: expected a number", a->name);
-    }
-    return STATUS_OK;
-}
-
-enum status npy_get_int(const struct npy_array *a, size_t i, int64_t low, int64_t high, int64_t *out,
-                        struct why *why)
-{
-    double x = NAN;
-    if (npy_get_real(a, i, &x, NULL) != STATUS_OK || x != floor(x) || !(x >= (double)low && x <= (double)high))
-        return status_fail(why, STATUS_BAD_INPUT, "%.60s[%zu]: expected a whole number in %lld..%lld", a->name,
-                           i, (long long)low, (long long)high);
-    *out = (int64_t)x;
-    return STATUS_OK;
-}
-
-enum status npy_get_text(const struct npy_array *a, char *out, size_t size, struct why *why)
-{
-    const size_t n = (size_t)a->item_bytes / 4;
-    size_t used = 0;
-    bool ok = a->kind == 'U' && a->n_dims == 0;
-    for (size_t i = 0; ok && i < n; i++) {
-        uint32_t c;
-        memcpy(&c, (const char *)a->data + 4 * i, sizeof c);
-        if (c == 0) break;
-        ok = c >= ' ' && c < 127 && used + 1 < size;
-        if (ok) out[used++] = (char)c;
-    }
-    out[ok ? used : 0] = '\0';
-    return ok ? STATUS_OK : status_fail(why, STATUS_BAD_INPUT, "%.60s: expected a short text", a->name);
-}
-
-/* ---- writing --------------------------------------------------------------------------------------------------- */
-
-/* Magic, version 1.0 and a header padded so that data starts at a multiple of 64, as NumPy does. */
-static size_t make_header(const struct npy_array *a, char out[256])
-{
-    char shape[128] = "", text[200];
-    for (int32_t i = 0; i < a->n_dims; i++) {
-        const size_t used = strlen(shape);
-        snprintf(shape + used, sizeof shape - used, "%s%lld%s", i ? ", " : "", (long long)a->dim[i],
-                 a->n_dims == 1 ? "," : "");
-    }
-    snprintf(text, sizeof text, "{'descr': '%c%c%d', 'fortran_order': False, 'shape': (%s), }",
-             a->item_bytes == 1 || a->kind == 'V' ? '|' : '<', a->kind,
-             a->kind == 'U' ? a->item_bytes / 4 : a->item_bytes, shape);
-    const size_t total = (10 + strlen(text) + 1 + 63) / 64 * 64;
-    memset(out, ' ', total);
-    memcpy(out, magic, 6);
-    out[6] = 1;
-    out[7] = 0;
-    out[8] = (char)((total - 10) & 255);
-    out[9] = (char)((total - 10) >> 8);
-    memcpy(out + 10, text, strlen(text));
-    out[total - 1] = '\n';
-    return total;
-}
-
-/* Header and data as the one buffer that libzip wants, in two fragments. */
-static bool add_member(zip_t *zip, const struct npy_array *a, char *header)
-{
-    char name[NPY_NAME_MAX + 8];
-    const size_t n = make_header(a, header);
-    zip_buffer_fragment_t parts[2] = {{(zip_uint8_t *)header, n}, {a->data, a->bytes}};
-    zip_error_t error;
-    snprintf(name, sizeof name, "%s.npy", a->name);
-    zip_error_init(&error);
-    zip_source_t *source = zip_source_buffer_fragment_create(parts, a->bytes ? 2 : 1, 0, &error);
-    zip_error_fini(&error);
-    if (!source) return false;
-    const zip_int64_t i = zip_file_add(zip, name, source, ZIP_FL_ENC_UTF_8);
-    if (i < 0) {
-        zip_source_free(source);
-        return false;
-    }
-    return zip_set_file_compression(zip, (zip_uint64_t)i, ZIP_CM_STORE, 0) == 0 &&
-           zip_file_set_dostime(zip, (zip_uint64_t)i, 0, 33, 0) == 0; /* 1980-01-01: the same bytes each time */
-}
-
-enum status npz_write(const char *path, const struct npy_array *arrays, int32_t n, struct why *why)
-{
-    char beside[4096];
-    int code = 0;
-    zip_error_t error;
-    char(*headers)[256] = malloc(((size_t)n + 1) * sizeof *headers);
-    if (!headers) return status_fail(why, STATUS_NO_MEMORY, "out of memory");
-    snprintf(beside, sizeof beside, "%s.tmp-%ld", path, (long)getpid());
-    zip_t *zip = zip_open(beside, ZIP_CREATE | ZIP_TRUNCATE, &code);
-    bool ok = zip != NULL;
-    for (int32_t i = 0; ok && i < n; i++)
-        ok = add_member(zip, &arrays[i], headers[i]);
-    zip_error_init_with_code(&error, code);
-    if (ok && zip_close(zip) != 0) {
-        zip_error_fini(&error);
-        zip_error_set(&error, zip_error_code_zip(zip_get_error(zip)), zip_error_code_system(zip_get_error(zip)));
-        ok = false;
-    } else if (ok) {
-        zip = NULL;
-    }
-    if (ok && rename(beside, path) != 0) {
-        zip_error_set(&error, ZIP_ER_RENAME, errno);
-        ok = false;
-    }
-    if (!ok) status_fail(why, STATUS_IO, "%.180s: %.200s", path, zip_error_strerror(&error));
-    if (zip) zip_discard(zip);
-    if (!ok) unlink(beside);
-    zip_error_fini(&error);
-    free(headers);
-    return ok ? STATUS_OK : STATUS_IO;
 }

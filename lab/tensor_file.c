@@ -8,12 +8,40 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const known[] = {
-    "q",       "k",           "v",         "kv",          "o",           "lse",        "lse_base",
-    "layout",  "dtype",       "kv_dtype",  "qo_indptr",   "kv_indptr",   "kv_indices", "last_page_len",
-    "kv_len",  "block_table", "causal",    "window_left", "logits_soft_cap", "sm_scale", "alibi",
-    "sink",    "k_scale",     "v_scale",   "custom_mask", "mask_indptr", "rope_style", "rope_theta",
-    "rope_scale", "rope_dim", "head_dim_vo", "o_dtype",     "seed", NULL};
+static const char *const known[] = {"q",
+                                    "k",
+                                    "v",
+                                    "kv",
+                                    "o",
+                                    "lse",
+                                    "lse_base",
+                                    "layout",
+                                    "dtype",
+                                    "kv_dtype",
+                                    "qo_indptr",
+                                    "kv_indptr",
+                                    "kv_indices",
+                                    "last_page_len",
+                                    "kv_len",
+                                    "block_table",
+                                    "causal",
+                                    "window_left",
+                                    "logits_soft_cap",
+                                    "sm_scale",
+                                    "alibi",
+                                    "sink",
+                                    "k_scale",
+                                    "v_scale",
+                                    "custom_mask",
+                                    "mask_indptr",
+                                    "rope_style",
+                                    "rope_theta",
+                                    "rope_scale",
+                                    "rope_dim",
+                                    "head_dim_vo",
+                                    "o_dtype",
+                                    "seed",
+                                    NULL};
 
 struct reading {
     const char *path;
@@ -69,7 +97,8 @@ static enum status dtype_of(const struct reading *r, const struct npy_array *a, 
         *out = DTYPE_BF16;
     }
     if (*out == DTYPE_COUNT || dtype_bytes(*out) != a->item_bytes || (a->kind == 'f') != (*out <= DTYPE_FP16))
-        return fail(r, a->name, "float16, float32, or bfloat16 as uint16 (8-bit types as uint8 and kv_dtype)");
+        return fail(r, a->name,
+                    "float16, float32, or bfloat16 as uint16 (8-bit types as uint8 and kv_dtype)");
     return STATUS_OK;
 }
 
@@ -92,7 +121,7 @@ static enum status get_float(const struct reading *r, const char *name, float *o
     const struct npy_array *a = find(r, name);
     double x = 0;
     if (!a) return STATUS_OK;
-    if (a->n_dims != 0 || npy_get_real(a, 0, &x, NULL) != STATUS_OK || !(x >= 0) || x > 3e38)
+    if (a->n_dims != 0 || npy_get_real(a, 0, 0, 3e38, &x, NULL) != STATUS_OK)
         return fail(r, name, "a scalar >= 0");
     *out = (float)x;
     return STATUS_OK;
@@ -106,7 +135,8 @@ static enum status get_bool(const struct reading *r, const char *name, bool *out
     return STATUS_OK;
 }
 
-static enum status get_ints(const struct reading *r, const char *name, int64_t high, int32_t **out, int32_t *n)
+static enum status get_ints(const struct reading *r, const char *name, int64_t high, int32_t **out,
+                            int32_t *n)
 {
     const struct npy_array *a = find(r, name);
     struct why reason = {""};
@@ -130,12 +160,13 @@ static enum status get_floats(const struct reading *r, const char *name, int32_t
 {
     const struct npy_array *a = find(r, name);
     if (!a) return STATUS_OK;
-    if (a->n_dims > 1 || (a->n_dims == 1 && a->n != (size_t)n)) return fail(r, name, "a scalar or one a head");
+    if (a->n_dims > 1 || (a->n_dims == 1 && a->n != (size_t)n))
+        return fail(r, name, "a scalar or one a head");
     *out = malloc((size_t)n * sizeof **out);
     if (!*out) return status_fail(r->why, STATUS_NO_MEMORY, "out of memory");
     for (int32_t i = 0; i < n; i++) {
         double x = 0;
-        if (npy_get_real(a, a->n_dims ? (size_t)i : 0, &x, NULL) != STATUS_OK || !(fabs(x) < 3e38))
+        if (npy_get_real(a, a->n_dims ? (size_t)i : 0, -3e38, 3e38, &x, NULL) != STATUS_OK)
             return fail(r, name, "finite numbers");
         (*out)[i] = (float)x;
     }
@@ -219,9 +250,10 @@ static enum status get_pools(const struct reading *r, struct workload_params *p,
     const struct npy_array *kv = find(r, "kv"), *k = kv ? kv : find(r, "k"), *v = kv ? NULL : find(r, "v");
     int64_t dk[4], dv[4];
     if (!k || (kv && (kv->n_dims != 5 || kv->dim[1] != 2)) || (!kv && k->n_dims != 3 && k->n_dims != 4))
-        return fail(r, kv ? "kv" : "k",
-                    kv ? "an array [pages, 2, page_size, num_kv_heads, head_dim]"
-                       : "an array [pages, page_size, num_kv_heads, head_dim] or [tokens, num_kv_heads, head_dim]");
+        return fail(
+            r, kv ? "kv" : "k",
+            kv ? "an array [pages, 2, page_size, num_kv_heads, head_dim]"
+               : "an array [pages, page_size, num_kv_heads, head_dim] or [tokens, num_kv_heads, head_dim]");
     if (v && v->n_dims != k->n_dims) return fail(r, "v", "as many dimensions as k");
     pool_dims(k, p->layout.order, dk);
     pool_dims(v ? v : k, p->layout.order, dv);
@@ -241,8 +273,7 @@ static enum status get_pools(const struct reading *r, struct workload_params *p,
         TRY(get_int(r, "head_dim_vo", 1, dk[3], &p->shape.head_dim_vo));
         if (!p->shape.head_dim_vo) return fail(r, "v", "an array, or head_dim_vo for V within K");
     }
-    if (p->shape.num_qo_heads % p->shape.num_kv_heads)
-        return fail(r, "q", "a multiple of k's heads");
+    if (p->shape.num_qo_heads % p->shape.num_kv_heads) return fail(r, "q", "a multiple of k's heads");
     z->pages = dk[0];
     z->page_size = dk[1];
     return STATUS_OK;
@@ -291,7 +322,8 @@ static enum status flatten_table(const struct reading *r, const struct npy_array
         if (need > a->dim[1]) return fail(r, "block_table", "pages for every key");
         for (int64_t p = 0; p < need; p++) {
             int64_t id = 0;
-            TRY(located(r, npy_get_int(a, (size_t)(i * a->dim[1] + p), 0, z->pages - 1, &id, &reason), &reason));
+            TRY(located(r, npy_get_int(a, (size_t)(i * a->dim[1] + p), 0, z->pages - 1, &id, &reason),
+                        &reason));
             l->kv_indices[pages++] = (int32_t)id;
         }
         l->kv_indptr[i + 1] = (int32_t)pages;
@@ -360,7 +392,8 @@ static enum status read_lengths(const struct reading *r, struct workload_params 
     TRY(get_ints(r, "last_page_len", BATCH_MAX_PAGE_SIZE, &l->last_page_len, &l->n_last));
     TRY(set_queries(r, z, l));
     p->page_size = (int32_t)z->page_size;
-    if (table && (l->kv_indptr || ragged)) return fail(r, "block_table", "no kv_indptr and no ragged k beside it");
+    if (table && (l->kv_indptr || ragged))
+        return fail(r, "block_table", "no kv_indptr and no ragged k beside it");
     if (table) TRY(flatten_table(r, table, z, l));
     TRY(set_keys(r, ragged, z, l));
     return ragged ? page_ragged(r, p, z, l) : STATUS_OK;
@@ -387,7 +420,8 @@ static enum status get_custom_mask(const struct reading *r, struct workload *w)
     w->custom_indptr = malloc(((size_t)n + 1) * sizeof *w->custom_indptr);
     if (!w->custom_indptr) return status_fail(r->why, STATUS_NO_MEMORY, "out of memory");
     for (int32_t i = 0; i <= n; i++)
-        TRY(located(r, npy_get_int(indptr, (size_t)i, 0, (int64_t)bits->n, &w->custom_indptr[i], &reason), &reason));
+        TRY(located(r, npy_get_int(indptr, (size_t)i, 0, (int64_t)bits->n, &w->custom_indptr[i], &reason),
+                    &reason));
     w->custom = take(bits);
     return STATUS_OK;
 }
@@ -442,8 +476,10 @@ static enum status check_keys(const struct reading *r, const struct workload *w,
             const int32_t page = b->kv.kv_indices[b->kv.kv_indptr[i] + key / b->kv.page_size],
                           pos = key % b->kv.page_size;
             for (int32_t head = 0; head < s->num_kv_heads; head++)
-                if (!is_finite(s->kv_dtype, t->k, tensor_kv_at(t->k_stride, page, pos, head), s->head_dim_qk, line) ||
-                    !is_finite(s->kv_dtype, t->v, tensor_kv_at(t->v_stride, page, pos, head), s->head_dim_vo, line))
+                if (!is_finite(s->kv_dtype, t->k, tensor_kv_at(t->k_stride, page, pos, head), s->head_dim_qk,
+                               line) ||
+                    !is_finite(s->kv_dtype, t->v, tensor_kv_at(t->v_stride, page, pos, head), s->head_dim_vo,
+                               line))
                     return fail(r, "k, v", "finite numbers wherever a request has keys");
             const char *k = (const char *)t->k + size * tensor_kv_at(t->k_stride, page, pos, 0);
             t->same_terms |= left && memcmp(left, k, size * (size_t)s->head_dim_qk) == 0;
@@ -477,16 +513,20 @@ static enum status take_tensors(const struct reading *r, const struct workload *
     return check_keys(r, w, t);
 }
 
-static bool get_element(const struct npy_array *a, enum dtype type, size_t i, float *out)
+/* Element i of o or lse, whatever float it is: infinities and NaN are results to be judged, not bad input. */
+static double element(const struct npy_array *a, enum dtype type, size_t i)
 {
-    double x = 0;
-    if (a->kind != 'f') {
-        convert_to_float(type, a->data, i, 1, out);
-        return true;
+    float narrow;
+    double wide;
+    if (a->kind == 'f' && a->item_bytes == 8) {
+        memcpy(&wide, (const char *)a->data + 8 * i, sizeof wide);
+        return wide;
     }
-    const bool ok = npy_get_real(a, i, &x, NULL) == STATUS_OK;
-    *out = (float)x;
-    return ok;
+    convert_to_float(a->kind != 'f'       ? type
+                     : a->item_bytes == 2 ? DTYPE_FP16
+                                          : DTYPE_FP32,
+                     a->data, i, 1, &narrow);
+    return narrow;
 }
 
 /* 2 or "2": base 2; absent, "e" or 2.718...: natural. */
@@ -499,7 +539,7 @@ static enum status get_lse_base(const struct reading *r, double *to_natural)
     if (!a) return STATUS_OK;
     if (a->kind == 'U')
         TRY(npy_get_text(a, text, sizeof text, r->why));
-    else if (a->n_dims != 0 || npy_get_real(a, 0, &base, NULL) != STATUS_OK)
+    else if (a->n_dims != 0 || npy_get_real(a, 0, 2, 3, &base, NULL) != STATUS_OK)
         return fail(r, "lse_base", "2 or e");
     if (strcmp(text, "2") == 0 || base == 2)
         *to_natural = 0.6931471805599453;
@@ -519,7 +559,8 @@ static enum status take_results(const struct reading *r, const struct workload *
     if (!o) return lse ? fail(r, "lse", "an o beside it") : STATUS_OK;
     if (o->n_dims != 3 || memcmp(o->dim, want, sizeof want) != 0)
         return fail(r, "o", "an array [tokens, num_qo_heads, head_dim_vo]");
-    if (lse && (lse->n_dims != 2 || memcmp(lse->dim, want, 2 * sizeof *want) != 0 || lse->kind != 'f'))
+    if (lse && (lse->n_dims != 2 || memcmp(lse->dim, want, 2 * sizeof *want) != 0 || lse->kind != 'f' ||
+                lse->item_bytes < 2))
         return fail(r, "lse", "floats [tokens, num_qo_heads]");
     f->o_is_wide = o->kind == 'f' && o->item_bytes == 8;
     if (f->o_is_wide)
@@ -529,12 +570,9 @@ static enum status take_results(const struct reading *r, const struct workload *
     TRY(get_lse_base(r, &to_natural));
     TRY(result_create(&w->batch, (struct row_stride){0, 0}, &f->result, r->why));
     for (size_t i = 0; i < o->n; i++)
-        if (!get_element(o, f->o_dtype, i, &f->result.o[i])) return fail(r, "o", "numbers");
-    for (size_t i = 0; lse && i < lse->n; i++) {
-        double x = 0;
-        if (npy_get_real(lse, i, &x, NULL) != STATUS_OK) return fail(r, "lse", "numbers");
-        f->result.lse[i] = (float)(x * to_natural);
-    }
+        f->result.o[i] = (float)element(o, f->o_dtype, i);
+    for (size_t i = 0; lse && i < lse->n; i++)
+        f->result.lse[i] = (float)(element(lse, DTYPE_FP32, i) * to_natural);
     return STATUS_OK;
 }
 
@@ -571,9 +609,9 @@ enum status tensor_file_read(const char *path, struct tensor_file *out, struct w
 {
     struct reading r = {.path = path, .why = why};
     memset(out, 0, sizeof *out);
-    TRY(npy_read(path, &r.file, why));
+    TRY(npz_read(path, &r.file, why));
     const enum status status = read_all(&r, out);
-    npy_free(&r.file);
+    npy_file_free(&r.file);
     if (status != STATUS_OK) tensor_file_free(out);
     return status;
 }
@@ -608,7 +646,8 @@ struct writing {
     int32_t n_numbers;
 };
 
-static struct npy_array *add(struct writing *x, const char *name, char kind, int32_t item_bytes, const void *data)
+static struct npy_array *add(struct writing *x, const char *name, char kind, int32_t item_bytes,
+                             const void *data)
 {
     struct npy_array *a = &x->arrays[x->n++];
     *a = (struct npy_array){.kind = kind, .item_bytes = item_bytes, .n = 1, .data = (void *)(uintptr_t)data};
@@ -709,6 +748,19 @@ static void add_table(struct writing *x, const struct workload *w, int32_t *ragg
     add_ints(x, "kv_indptr", ragged, n + 1);
 }
 
+static enum status write_arrays(const char *path, const struct writing *x, struct why *why)
+{
+    struct npz_writer *writer;
+    struct why ignored;
+    enum status status = STATUS_OK;
+    TRY(npz_writer_open(path, &writer, why));
+    for (int32_t i = 0; i < x->n && status == STATUS_OK; i++)
+        status = npz_writer_add(writer, &x->arrays[i], why);
+    const enum status closed =
+        npz_writer_close(writer, status == STATUS_OK, status == STATUS_OK ? why : &ignored);
+    return status == STATUS_OK ? closed : status;
+}
+
 /* Ragged tokens must lie one request after another, as kv_indptr says; strided Q is packed first. */
 static enum status check_writable(const struct workload *w, struct why *why)
 {
@@ -756,7 +808,7 @@ enum status tensor_file_write(const char *path, const struct workload *w, const 
         add_dim(o, s->head_dim_vo);
         add_dim(lse, tokens);
         add_dim(lse, s->num_qo_heads);
-        status = npz_write(path, x->arrays, x->n, why);
+        status = write_arrays(path, x, why);
     }
     free(ragged);
     free(x);

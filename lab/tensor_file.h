@@ -12,9 +12,9 @@ struct tensor_file {
     struct tensors t;     /* K and V stay as they were read: nothing is copied */
     struct result result; /* o and lse of the file, in fp32; o NULL where the file has none */
     bool has_lse;
-    enum dtype o_dtype;   /* type of o in the file; DTYPE_FP32 for wider ones */
-    bool o_is_wide;       /* o was fp64 */
-    int32_t n_given;      /* results in the file: o, lse */
+    enum dtype o_dtype; /* type of o in the file; DTYPE_FP32 for wider ones */
+    bool o_is_wide;     /* o was fp64 */
+    int32_t n_given;    /* results in the file: o, lse */
 };
 
 /* Reads and checks all: shapes that fit each other, batch_check, finite Q and finite K and V wherever a request's keys

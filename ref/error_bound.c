@@ -61,7 +61,7 @@ static double walk(const struct error_model *m, double n)
 double error_bound_o(const struct error_model *m, const struct row_sums *s, int32_t n, double lse, double o)
 {
     const double weights = s->value_error + s->value * (s->error + 4 * fabs(s->max) + 2 * walk(m, n) + 16);
-    const double spread = m->same_terms ? s->value : 3.5 * sqrt(s->value_sq);
+    const double spread = m->same_terms ? s->value : 3.5 * sqrt(s->value_sq) + 2 * m->p_unit * s->value;
     const double below = (m->same_terms ? n : 3.5 * sqrt(n)) * s->largest / exp(lse - s->max);
     return n == 0 ? 0
                   : m->unit * weights + m->p_unit * spread + m->p_floor * below + m->o_unit * fabs(o) +

@@ -19,9 +19,12 @@
  *   O         |dO| <= u (sum p |v| e + sum p |v| (sum p e + 4 |m| + 2 W + 16))
  *   LSE       u (sum p e + 2 |m| + W + 8 + 4 |LSE|)
  *
- * Numerics `device` also rounds P to u_p before P V (nearest even, independent keys, sd 1 / sqrt 3 of u_p, six
- * of it: 3.5 u_p sqrt(sum p^2 v^2); equal terms: u_p sum p |v|), with a floor f_p on what it resolves below
- * the running maximum (3.5 f_p sqrt(n), or n f_p, times the largest |v| over sum exp(s - m)), and O to u_o, f_o. */
+ * Numerics `device` also rounds P to u_p before P V, to nearest even: independent keys, sd 1 / sqrt 3 of u_p, six
+ * of it 3.5 u_p sqrt(sum p^2 v^2); equal terms u_p sum p |v|. Their mean is not quite 0: where the density of weights
+ * falls like p^-a, rounding within a cell of width up to 2 u_p p leaves a u_p^2 / 3 of p: 2 u_p^2 sum p |v| for a up
+ * to 6. A floor f_p on what is resolved below the running maximum adds 3.5 f_p sqrt(n), or n f_p, times the largest
+ * |v| over sum exp(s - m). O is rounded to u_o, f_o.
+ */
 #ifndef TANDEM_REF_ERROR_BOUND_H
 #define TANDEM_REF_ERROR_BOUND_H
 

@@ -57,6 +57,7 @@ static void random_features(struct rng *r, struct workload_params *p)
     }
     if (rng_below(r, 40) == 0) *s = (struct shape){16, 1, 576, 512, s->q_dtype, s->kv_dtype, true};
     if (rng_below(r, 4) == 0) p->layout.store = (enum kv_store)rng_below(r, 3);
+    if (s->kv_latent && p->layout.store == KV_INTERLEAVED) p->layout.store = KV_SEPARATE;
     if (rng_below(r, 5) == 0) {
         p->rope = (struct rope){.kind = (enum rope_kind)between(r, 1, 2),
                                 .dim = 2 * between(r, 0, s->head_dim_qk / 2)};

@@ -11,6 +11,7 @@ trimmed() { printf '%s' "$1" | sed 's/^ *//; s/ *$//'; }
 while IFS='|' read -r file old new test; do
     case $file in '#'* | '') continue ;; esac
     file=$(trimmed "$file") test=$(trimmed "$test")
+    unit=${file#*>} file=${file%>*} # "header>file.c": the fault is in the header, as file.c sees it
     OLD=$(trimmed "$old") NEW=$(trimmed "$new")
     export OLD NEW
     total=$((total + 1))
@@ -20,16 +21,20 @@ while IFS='|' read -r file old new test; do
         echo "mutants: $file: does not apply any more: $OLD"
         exit 1
     fi
-    if ! $cc $flags -w -c -o "$work/mutant.o" "$work/$file" 2>"$work/log"; then
+    source=$work/$file
+    [ "$unit" = "$file" ] || source=$unit
+    own=$(make --no-print-directory -s file-flags UNIT="${unit%.c}")
+    if ! $cc -I"$work" $flags $own -w -c -o "$work/mutant.o" "$source" 2>"$work/log"; then
         echo "mutants: $file: does not compile: $OLD -> $NEW"; cat "$work/log"; exit 1
     fi
-    others=$(echo "$objects" | tr ' ' '\n' | grep -v "^$build/${file%.c}.o$" | tr '\n' ' ')
+    others=$(echo "$objects" | tr ' ' '\n' | grep -v "^$build/${unit%.c}.o$" | tr '\n' ' ')
     $cc $flags -o "$work/test" "$build/tests/$test.o" "$work/mutant.o" $others $libs || exit 1
     if timeout 60 "$work/test" >/dev/null 2>&1; then
         echo "mutants: SURVIVED: $file: $OLD -> $NEW ($test)"
     else
         killed=$((killed + 1))
     fi
+    rm -f "$work/$file"
 done <tests/mutants.txt
 echo "mutants: $killed of $total killed"
 [ "$killed" = "$total" ]

@@ -313,6 +313,47 @@ static void test_compare(void **state)
     workload_free(&w);
 }
 
+/* What nobody may read is NaN: tails of pages, pages without an owner, gaps between rows of Q; a write into a gap of O
+ * is seen. */
+static void test_poison(void **state)
+{
+    struct workload_params p = workload_default_params();
+    struct workload w;
+    struct tensors t;
+    struct result r;
+    struct why why = {""};
+    (void)state;
+    p.shape = (struct shape){2, 1, 8, 8, DTYPE_FP32, DTYPE_FP32};
+    p.page_size = 4;
+    p.layout.q = (struct row_stride){20, 9};
+    p.layout.o = (struct row_stride){20, 9};
+    assert_int_equal(workload_from_spec("q2s5", &p, &w, &why),
+                     STATUS_OK); /* a page and one key of the second */
+    assert_int_equal(tensors_create(&w.batch, &w.layout, w.fill, 1, &t, &why), STATUS_OK);
+    for (int32_t key = 0; key < 8; key++)
+        for (int32_t d = 0; d < 8; d++) {
+            const size_t at = tensor_kv_at(t.k_stride, w.kv_indices[key / 4], key % 4, 0) + (size_t)d;
+            assert_int_equal(isnan(((float *)t.k)[at]), key >= 5);
+            assert_int_equal(isnan(((float *)t.v)[at]), key >= 5);
+        }
+    for (int32_t i = 0; i < 20 + 17; i++)
+        assert_int_equal(isnan(((float *)t.q)[i]), i % 20 == 8 || i % 20 >= 17);
+    assert_int_equal(result_create(&w.batch, w.layout.o, &r, &why), STATUS_OK);
+    for (int32_t row = 0; row < 4; row++)
+        for (size_t d = 0; d < 8; d++)
+            r.o[tensor_row_at(r.o_stride, 2, (size_t)row) + d] = 1;
+    assert_true(result_guard_ok(&r));
+    r.o[8] = 1; /* between the heads of token 0 */
+    assert_false(result_guard_ok(&r));
+    result_poison(&r);
+    assert_true(result_guard_ok(&r));
+    r.o[18] = 1; /* between token 0 and token 1 */
+    assert_false(result_guard_ok(&r));
+    result_free(&r);
+    tensors_free(&t);
+    workload_free(&w);
+}
+
 /* A request that holds one page over and over has equal keys: sums of equal terms round the same way each time, beyond a
  * random walk. The bound knows; without repeats it stays the narrow one. */
 static void test_repeated_pages(void **state)
@@ -366,6 +407,7 @@ int main(void)
         cmocka_unit_test(test_huge_negative_score),
         cmocka_unit_test(test_alibi_slopes),
         cmocka_unit_test(test_blas),
+        cmocka_unit_test(test_poison),
         cmocka_unit_test(test_ones),
         cmocka_unit_test(test_repeated_pages),
         cmocka_unit_test(test_compare),
