@@ -100,9 +100,10 @@ static void test_by_hand(void **state)
     struct workload w;
     struct why why;
     (void)state;
-    if (read_text(HEAD "\"head_dim_vo\": 6, \"kv_store\": \"interleaved\", \"k_scale\": 0.5, \"v_scale\": [1, 2], "
-                       "\"rope\": {\"style\": \"interleaved\", \"theta\": 500000, \"dim\": 4}, "
-                       "\"custom_mask\": [\"d702\"], \"q_stride\": [64, 16], \"o_stride\": [100, 8]}",
+    if (read_text(HEAD
+                  "\"head_dim_vo\": 6, \"kv_store\": \"interleaved\", \"k_scale\": 0.5, \"v_scale\": [1, 2], "
+                  "\"rope\": {\"style\": \"interleaved\", \"theta\": 500000, \"dim\": 4}, "
+                  "\"custom_mask\": [\"d702\"], \"q_stride\": [64, 16], \"o_stride\": [100, 8]}",
                   &w, &why) != STATUS_OK)
         fail_msg("%s", why.text);
     const struct batch *b = &w.batch;
@@ -111,11 +112,13 @@ static void test_by_hand(void **state)
     assert_true(b->k_scale[0] == 0.5f && b->k_scale[1] == 0.5f && b->v_scale[1] == 2);
     assert_true(b->rope.kind == ROPE_INTERLEAVED && b->rope.theta == 500000 && b->rope.dim == 4);
     assert_int_equal(batch_rope_dim(b), 4);
-    assert_true(batch_custom_bit(b, 0, 0, 2) && !batch_custom_bit(b, 0, 0, 3) && !batch_custom_bit(b, 0, 1, 0));
+    assert_true(batch_custom_bit(b, 0, 0, 2) && !batch_custom_bit(b, 0, 0, 3) &&
+                !batch_custom_bit(b, 0, 1, 0));
     assert_int_equal(w.layout.q.token, 64);
     assert_int_equal(w.layout.o.head, 8);
     workload_free(&w);
-    if (read_text(HEAD "\"kv_store\": \"latent\", \"head_dim_vo\": 6, \"custom_mask\": [null]}", &w, &why) != STATUS_OK)
+    if (read_text(HEAD "\"kv_store\": \"latent\", \"head_dim_vo\": 6, \"custom_mask\": [null]}", &w, &why) !=
+        STATUS_OK)
         fail_msg("%s", why.text);
     assert_true(w.batch.shape.kv_latent && batch_custom_bit(&w.batch, 0, 1, 4));
     assert_int_equal(shape_key_bytes(&w.batch.shape), 16);
@@ -155,7 +158,8 @@ static void test_refused(void **state)
         {"\"q_stride\": [9223372036854775807, 9223372036854775807]", "q_stride"},
         {"\"o_stride\": [-32, 8]", "o_stride"},
         {"\"o_stride\": [1099511627776, 8]", "o_stride"},
-        {"\"kv_store\": \"ragged\", \"page_size\": 5, \"kv_indptr\": [0, 1], \"kv_indices\": [2147483647]", "kv_indices"},
+        {"\"kv_store\": \"ragged\", \"page_size\": 5, \"kv_indptr\": [0, 1], \"kv_indices\": [2147483647]",
+         "kv_indices"},
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

@@ -62,9 +62,9 @@ def random_case(r):
     c["dv"] = c["dk"] if c["store"] == "interleaved" else r.choice([c["dk"], 8, 24])
     if c["store"] == "latent":
         c["dv"] = min(c["dv"], c["dk"])
-    n = r.randint(1, 4)
-    c["qo_len"] = [r.choice([0, 1, 1, r.randint(2, 20)]) for _ in range(n)]
-    c["kv_len"] = [r.choice([0, r.randint(1, 60), q + r.randint(0, 60)]) for q in c["qo_len"]]
+    n = r.randint(1, 5)
+    c["qo_len"] = [r.choice([1, 1, r.randint(0, 3), r.randint(2, 20)]) for _ in range(n)]
+    c["kv_len"] = [r.choice([r.randint(0, 60), q + r.randint(0, 60), q + r.randint(20, 90)]) for q in c["qo_len"]]
     return c
 
 
