@@ -10,7 +10,7 @@ if ! command -v valgrind >/dev/null; then
 fi
 build=${BUILD:-build}
 make --no-print-directory $(for t in "$@"; do echo "$build/tests/$t"; done) || exit 1
-export OMP_NUM_THREADS=2 TANDEM_GPU_DIR=sim/gpus TANDEM_FUZZ_BATCHES="${TANDEM_FUZZ_BATCHES:-2}"
+export OMP_NUM_THREADS=2 OMP_WAIT_POLICY=passive TANDEM_GPU_DIR=sim/gpus TANDEM_FUZZ_BATCHES="${TANDEM_FUZZ_BATCHES:-2}"
 for t in "$@"; do
     echo "== valgrind $t"
     # possibly lost: what OpenMP's threads hold at exit
