@@ -21,7 +21,7 @@ PACKAGES        := gcc libc6-dev git libcmocka-dev libopenblas-openmp-dev libjan
 GIT_ID := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 
 ALL_CFLAGS := -std=gnu11 -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wno-missing-field-initializers -fopenmp -ffp-contract=off \
-              -I. $(OPENBLAS_CFLAGS) $(if $(SAN),-fsanitize=$(SAN) -fno-omit-frame-pointer) $(CFLAGS)
+              -I. $(OPENBLAS_CFLAGS) $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer) $(CFLAGS)
 LDLIBS     := $(OPENBLAS_LIBS) -ljansson -linih -lzip -lm
 
 LIB_SRC  := $(filter-out lab/main.c,$(wildcard sched/*.c ref/*.c sim/*.c cuda/*.c lab/*.c))

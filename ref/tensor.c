@@ -237,10 +237,14 @@ static enum status check_pool(const struct batch *b, enum kv_store store, struct
 static enum status check_stride(const char *name, struct row_stride s, int32_t tokens, int32_t heads,
                                 int32_t dim, struct why *why)
 {
-    const int64_t limit = (int64_t)1 << 40;
+    const int64_t limit = (int64_t)1 << 40; /* times 2^31 tokens it still fits 64 bits by far */
+    if (s.token < 0 || s.head < 0 || s.token > limit || s.head > limit)
+        return status_fail(why, STATUS_BAD_INPUT,
+                           "%s [%lld, %lld]: expected strides of token and head in 0..2^40", name,
+                           (long long)s.token, (long long)s.head);
     const bool heads_inside = s.head >= dim && s.token >= (heads - 1) * s.head + dim;
     const bool tokens_inside = s.token >= dim && s.head >= (int64_t)(tokens - 1) * s.token + dim;
-    if (s.token < 0 || s.head < 0 || s.token > limit || s.head > limit || !(heads_inside || tokens_inside))
+    if (!(heads_inside || tokens_inside))
         return status_fail(why, STATUS_BAD_INPUT,
                            "%s [%lld, %lld]: expected strides of token and head between which %d elements of "
                            "%d heads do not overlap",

@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "lab/npy.h"
 #include "sched/policy.h"
 
 #include <stdio.h>
@@ -64,6 +65,20 @@ static void write_file(const char *name, const char *text)
 static const struct {
     const char *args, *fragment;
 } bad_input[] = {
+    {"$T verify --spec q1s9 --policy unified --numerics fp16", "--numerics"},
+    {"$T verify --spec q1s9 --policy unified --kv-store heap", "--kv-store"},
+    {"$T verify --spec q1s9 --policy unified --rope neox", "--rope"},
+    {"$T verify --spec q1s9 --policy unified --head-dim 64/", "--head-dim"},
+    {"$T verify --spec q1s9 --policy unified --head-dim 64/0", "--head-dim"},
+    {"$T verify --spec q1s9 --policy unified --head-dim 64/128/2", "--head-dim"},
+    {"$T verify --spec q1s9 --policy unified --kv-store latent --head-dim 64/128", "head_dim_vo"},
+    {"$T verify --tensors $D/none.npz", "none.npz"},
+    {"$T verify --tensors $D/none.npz --spec q1s9", "workloads"},
+    {"$T verify --tensors $D/none.npz --head-dim 64", "--head-dim"},
+    {"$T verify --spec q1s9 --save-tensors $D/no/such/x.npz", "x.npz"},
+    {"$T verify --spec q1s9 --save-tensors /dev/full", "/dev/full"},
+    {"$T verify --batches - --save-tensors $D/x.npz", "--save-tensors"},
+    {"$T compare --spec q1s9 --tensors x.npz", "--tensors"},
     {"$T", "expected a command"},
     {"$T frobnicate", "unknown command"},
     {"$T sim --spec q1s10", "one of --policy and --plan"},
@@ -351,6 +366,39 @@ static void test_replay(void **state)
     assert_true(atoi(one) > 3);
 }
 
+/* Tensors go out and come back; a dump that is wrong is exit 1 and says where; a dump of nothing to check is exit 2. */
+static void test_tensors(void **state)
+{
+    char out[8192], err[1024];
+    (void)state;
+    assert_int_equal(
+        run("$T verify --spec q5s40_2q1s90 --save-tensors $D/x.npz", out, sizeof out, err, sizeof err), 0);
+    assert_int_equal(run("$T verify --tensors $D/x.npz --format csv", out, sizeof out, err, sizeof err), 0);
+    assert_int_equal(lines(out), 2);
+    assert_non_null(strstr(out, "peer:file"));
+    assert_int_equal(run("$T verify --tensors $D/x.npz --policy unified,pod --numerics device --format csv",
+                         out, sizeof out, err, sizeof err),
+                     0);
+    assert_int_equal(lines(out), 4);
+    assert_non_null(strstr(out, "numerics=device"));
+    /* one element of O off by a thousandth */
+    struct npy_file f;
+    struct npz_writer *writer;
+    char path[160];
+    snprintf(path, sizeof path, "%s/x.npz", dir);
+    assert_int_equal(npz_read(path, &f, NULL), STATUS_OK);
+    assert_int_equal(npz_writer_open(path, &writer, NULL), STATUS_OK);
+    for (int32_t i = 0; i < f.n; i++) {
+        if (strcmp(f.arrays[i].name, "o") == 0) ((double *)f.arrays[i].data)[(3 * 32 + 5) * 128 + 7] += 1e-3;
+        assert_int_equal(npz_writer_add(writer, &f.arrays[i], NULL), STATUS_OK);
+    }
+    assert_int_equal(npz_writer_close(writer, true, NULL), STATUS_OK);
+    npy_file_free(&f);
+    assert_int_equal(run("$T verify --tensors $D/x.npz --quiet", out, sizeof out, err, sizeof err), 1);
+    assert_int_equal(lines(err), 1);
+    assert_non_null(strstr(err, "token 3 head 5 dim 7"));
+}
+
 /* Inputs that broke other people's code, where that corpus is at hand. */
 static void test_public_bugs(void **state)
 {
@@ -391,6 +439,7 @@ int main(void)
         cmocka_unit_test(test_hand_edited_plans),
         cmocka_unit_test(test_auto),
         cmocka_unit_test(test_replay),
+        cmocka_unit_test(test_tensors),
         cmocka_unit_test(test_public_bugs),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
