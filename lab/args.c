@@ -61,6 +61,7 @@
       "profile name or .ini file (h200)")                                                                    \
     X(EXECUTOR, "executor", "E", COMMAND_VERIFY, "ref or cuda (ref)")                                        \
     X(NUMERICS, "numerics", "N", COMMAND_VERIFY, "arithmetic: exact, fp32, or device, as GPUs round (fp32)") \
+    X(CPU, "cpu", "SET", COMMAND_VERIFY, "instructions of ref: base, avx2, avx512 (the best there is)")      \
     X(NO_VERIFY, "no-verify", NULL, COMMAND_COMPARE, "skip execution and comparison")                        \
     X(PLOT, "plot", "DIR", COMMAND_COMPARE, "draw the pictures into DIR")                                    \
     X(TIMELINE, "timeline", "FILE", COMMAND_SIM, "write a trace for Perfetto, JSON")                         \
@@ -103,7 +104,8 @@ static const struct {
     {COMMAND_IMPORT, "tandem import WORKLOAD --arrays FILE.json [--gpu G] [--out plan.json]",
      "Turns the arrays of a FlashInfer FA2 plan into a plan, as they are: tandem check proves it.",
      "tandem import --batch batch.json --arrays arrays.json | tandem check --batch batch.json --plan -"},
-    {COMMAND_VERIFY, "tandem verify WORKLOAD --policy P|all|--plan F [--executor ref|cuda]",
+    {COMMAND_VERIFY,
+     "tandem verify WORKLOAD|--tensors F.npz --policy P|all|--plan F [--numerics exact|fp32|device]",
      "Executes plans and compares them with attention in double precision.",
      "tandem verify --spec q512s4k_16q1s2k --policy all"},
     {COMMAND_SIM, "tandem sim WORKLOAD --policy P|all|--plan F [--gpu G] [--timeline F.json] [--spans F.csv]",
@@ -245,6 +247,14 @@ static enum status parse_numerics(const char *text, enum numerics_kind *out, str
     return status_fail(why, STATUS_BAD_INPUT, "--numerics %.60s: expected exact, fp32 or device", text);
 }
 
+static enum status parse_cpu(const char *text, const struct vector_ops **out, struct why *why)
+{
+    if (strcmp(text, "base") != 0 && strcmp(text, "avx2") != 0 && strcmp(text, "avx512") != 0)
+        return status_fail(why, STATUS_BAD_INPUT, "--cpu %.60s: expected base, avx2 or avx512", text);
+    *out = vector_find(text);
+    return *out ? STATUS_OK : status_fail(why, STATUS_UNSUPPORTED, "--cpu %s: this CPU has not got it", text);
+}
+
 static enum status parse_shape_flag(enum flag_id flag, const char *v, struct workload_params *p,
                                     struct why *why)
 {
@@ -380,6 +390,8 @@ static enum status store_flag(enum flag_id flag, const char *v, struct args *a, 
     case FLAG_NUMERICS:
         a->has_numerics = true;
         return parse_numerics(v, &a->numerics, why);
+    case FLAG_CPU:
+        return parse_cpu(v, &a->ops, why);
     case FLAG_NO_VERIFY:
         a->verify = false;
         return STATUS_OK;

@@ -5,6 +5,7 @@
 
 #include "lab/workload.h"
 #include "ref/numerics.h"
+#include "ref/vector.h"
 #include "sched/policy.h"
 
 enum { ARGS_MAX_OPTIONS = 32 };
@@ -38,7 +39,8 @@ struct args {
     enum args_format format;
     bool quiet, verify;
     enum numerics_kind numerics;
-    bool has_numerics; /* --numerics was given */
+    const struct vector_ops *ops; /* --cpu; NULL: the best */
+    bool has_numerics;            /* --numerics was given */
     const char *tensors, *save_tensors;
     int32_t threads; /* 0: OpenMP's default */
     const char *plot_dir, *out, *timeline, *spans;

@@ -7,12 +7,19 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Numerics and instruction set of the executions that follow. */
+static void set_arithmetic(const struct each_plan *e, const struct workload *w, struct truth *truth)
+{
+    truth_set_numerics(w, numerics_of(e->args->numerics, &w->batch), truth);
+    truth->exec.ops = e->args->ops;
+}
+
 /* One oracle run a workload, however many plans are compared with it. */
 static enum status begin(struct each_plan *e, const struct workload *w, struct why *why)
 {
     struct truth *truth = e->user;
     TRY(truth_create(w, truth, why));
-    truth_set_numerics(w, numerics_of(e->args->numerics, &w->batch), truth);
+    set_arithmetic(e, w, truth);
     if (!e->args->save_tensors) return STATUS_OK;
     const enum status status =
         tensor_file_write(e->args->save_tensors, w, &truth->tensors, &truth->oracle, why);
@@ -96,7 +103,7 @@ static enum status run_tensors(struct each_plan *e, struct why *why)
         status = check_given(e, &f, truth, why);
         if (status == STATUS_MISMATCH && !e->args->quiet)
             fprintf(stderr, "tandem: %s: %s\n", f.w.name, why->text);
-        truth_set_numerics(&f.w, numerics_of(e->args->numerics, &f.w.batch), truth);
+        set_arithmetic(e, &f.w, truth);
         if (e->args->policy || e->args->plan) plans = each_plan_run_one(e, &f.w, &local);
         truth_free(truth);
     }

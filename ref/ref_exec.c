@@ -16,12 +16,15 @@
  *
  *   S = Q K^T -> mask, weights exp2(S - max) with running max and sum -> O = O * shrink + P V
  *
- * Tall blocks gather K and V as fp32 and use sgemm (TALL_KEYS a tile). Short ones (decodes) read them where they
- * lie, as they are stored (SHORT_BYTES of K a tile), and while one tensor's rows are used the next one's are asked
- * for: V of this kv head, then K of the next head, then K of the next tile. RoPE turns K on the way, so then short
- * blocks gather too. Rows keep (O unnormalised, max, sum), max in base 2; a direct item writes O / sum and LSE,
- * a split one O / sum and LSE as a partial row. Nothing is repaired: keys that no item holds are missing from
- * the result. Numerics `device` takes the tile of the item's kernel row and rounds weights and O. */
+ *   tall    (prefill) TALL_KEYS a tile, K and V converted into panels once a tile, matrix products over STRIP
+ *           rows at a time; where vector.h has no products (base), gathered as fp32 and given to sgemm
+ *   short   (decode, below TASK_SHORT_ROWS rows) SHORT_BYTES of K a tile, read where they lie, as they are
+ *           stored; while one tensor's rows are used the next one's are asked for: V of this kv head, then K of
+ *           the next head, then K of the next tile. RoPE turns K on the way, so then they are gathered first
+ *
+ * Rows keep (O unnormalised, max, sum), max in base 2; a direct item writes O / sum and LSE, a split one O / sum
+ * and LSE as a partial row. Nothing is repaired: keys that no item holds are missing from the result. Numerics
+ * `device` takes the tile of the item's kernel row and rounds weights and O. */
 enum {
     TALL_KEYS = 256,
     SHORT_BYTES = 16384,

@@ -66,6 +66,7 @@ static const struct {
     const char *args, *fragment;
 } bad_input[] = {
     {"$T verify --spec q1s9 --policy unified --numerics fp16", "--numerics"},
+    {"$T verify --spec q1s9 --policy unified --cpu sse", "--cpu"},
     {"$T verify --spec q1s9 --policy unified --kv-store heap", "--kv-store"},
     {"$T verify --spec q1s9 --policy unified --rope neox", "--rope"},
     {"$T verify --spec q1s9 --policy unified --head-dim 64/", "--head-dim"},
@@ -381,6 +382,10 @@ static void test_tensors(void **state)
                      0);
     assert_int_equal(lines(out), 4);
     assert_non_null(strstr(out, "numerics=device"));
+    assert_int_equal(run("$T verify --spec q50s90 --policy serial --cpu base --format csv", out, sizeof out,
+                         err, sizeof err),
+                     0);
+    assert_non_null(strstr(out, "numerics=fp32 cpu=base blas="));
     /* one element of O off by a thousandth */
     struct npy_file f;
     struct npz_writer *writer;
