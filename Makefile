@@ -7,7 +7,9 @@ SAN    ?=
 V      ?= 0
 JOBS   ?= $(shell nproc 2>/dev/null || echo 2)
 
-BUILD ?= build$(if $(SAN),-san)
+CUDA  ?= 0# 1: with kernels (make cuda)
+
+BUILD ?= build$(if $(filter 1,$(CUDA)),-cuda)$(if $(SAN),-san)
 Q     := $(if $(filter 1,$(V)),,@)
 comma := ,
 
@@ -18,20 +20,34 @@ OPENBLAS_LIBS   := $(if $(OPENBLAS_DIR),-L$(OPENBLAS_DIR) -Wl$(comma)-rpath$(com
 NVCC            := $(firstword $(wildcard $(CUDA_HOME)/bin/nvcc /usr/local/cuda/bin/nvcc) $(shell command -v nvcc 2>/dev/null))
 PACKAGES        := gcc libc6-dev git libcmocka-dev libopenblas-openmp-dev libjansson-dev libinih-dev libzip-dev gnuplot-nox
 
+
+# ---- CUDA: kernels for these architectures; nothing of it is needed without CUDA=1 ------------------------------------
+CUDA_ARCHS ?= 80 89 90a 100a
+CUDA_DIR   := $(patsubst %/bin/nvcc,%,$(NVCC))
+NVCCFLAGS  ?= -O3 -lineinfo
+ALL_NVCCFLAGS = -std=c++17 -I. $(NVCCFLAGS) $(foreach a,$(CUDA_ARCHS),-gencode arch=compute_$(a)$(comma)code=sm_$(a))
+ifeq ($(CUDA),1)
+ifeq ($(NVCC),)
+$(error CUDA=1: no nvcc found: expected it in CUDA_HOME/bin, /usr/local/cuda/bin or on the PATH)
+endif
+CUDA_OBJ  := $(patsubst %.cu,$(BUILD)/%.o,$(wildcard cuda/*.cu))
+CUDA_LIBS := -L$(CUDA_DIR)/lib64 -lcudart_static -lstdc++ -ldl -lrt -lpthread
+endif
+
 GIT_ID := $(shell git describe --always --dirty 2>/dev/null || echo unknown)
 
 ALL_CFLAGS := -std=gnu11 -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wno-missing-field-initializers -fopenmp -ffp-contract=off \
               -I. $(OPENBLAS_CFLAGS) $(if $(SAN),-fsanitize=$(SAN) -fno-sanitize-recover=all -fno-omit-frame-pointer) $(CFLAGS)
-LDLIBS     := $(OPENBLAS_LIBS) -ljansson -linih -lzip -lm
+LDLIBS      = $(OPENBLAS_LIBS) -ljansson -linih -lzip $(CUDA_LIBS) -lm
 
-LIB_SRC  := $(filter-out lab/main.c,$(wildcard sched/*.c ref/*.c sim/*.c cuda/*.c lab/*.c))
-LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o)
+LIB_SRC  := $(filter-out lab/main.c $(if $(CUDA_OBJ),cuda/exec_stub.c),$(wildcard sched/*.c ref/*.c sim/*.c cuda/*.c lab/*.c))
+LIB_OBJ  := $(LIB_SRC:%.c=$(BUILD)/%.o) $(CUDA_OBJ)
 TEST_SRC := $(wildcard tests/test_*.c)
 BENCH_SRC := $(wildcard tests/bench_*.c)
 TEST_LIB := $(patsubst %.c,$(BUILD)/%.o,$(filter-out $(TEST_SRC) $(BENCH_SRC),$(wildcard tests/*.c)))
 TESTS    := $(TEST_SRC:%.c=$(BUILD)/%)
 
-.PHONY: all tandem demo test run-tests link-line file-flags deps check-deps help showconfig check-includes format format-check sanitize tsan valgrind soak bench bench-ref mutants clean FORCE
+.PHONY: all tandem cuda check-cuda demo test run-tests link-line file-flags deps check-deps help showconfig check-includes format format-check sanitize tsan valgrind soak bench bench-ref mutants clean FORCE
 .SECONDARY:
 
 all: ## build ./tandem (default)
@@ -53,6 +69,10 @@ $(BUILD)/tests/bench_%: $(BUILD)/tests/bench_%.o $(TEST_LIB) $(LIB_OBJ)
 $(BUILD)/%.o: %.c
 	$(Q)mkdir -p $(@D)
 	$(Q)$(CC) $(ALL_CFLAGS) $(FLAGS_$*) -MMD -MP -c -o $@ $<
+
+$(BUILD)/%.o: %.cu
+	$(Q)mkdir -p $(@D)
+	$(Q)$(NVCC) $(ALL_NVCCFLAGS) -MMD -MP -MF $(@:.o=.d) -c -o $@ $<
 
 # The inner loops of ref/ are compiled once for each instruction set (ref/vector.h); which one runs is asked at run time.
 ifneq ($(filter x86_64,$(shell $(CC) -dumpmachine 2>/dev/null | cut -d- -f1)),)
@@ -76,6 +96,14 @@ demo: deps ## set up, compare nine schedulers on a mixed batch, draw the picture
 	./tandem compare --spec q2ks8k_63q1s1k_1q1s128k --policy $(DEMO_POLICIES) --gpu h200 --plot out/demo
 	@echo; echo "pictures: out/demo/policies.png  out/demo/timeline.png  out/demo/work.png (and .svg, .pdf)"
 
+cuda: ## build ./tandem with kernels for every architecture (nvcc, no GPU needed; minutes)
+	$(Q)$(MAKE) --no-print-directory CUDA=1 all
+
+check-cuda: ## the differential suite on the GPU that is here
+	$(Q)$(MAKE) --no-print-directory CUDA=1 all
+	$(Q)$(MAKE) --no-print-directory CUDA=1 build-cuda/tests/test_cuda
+	$(Q)TANDEM_GPU_DIR=sim/gpus build-cuda/tests/test_cuda
+
 test: deps ## set up, build and run every test
 	$(Q)$(MAKE) --no-print-directory check-includes
 	$(Q)$(MAKE) --no-print-directory all
@@ -95,7 +123,7 @@ showconfig: ## what this machine lets the build do
 	@echo "flags       $(CFLAGS)$(if $(SAN), -fsanitize=$(SAN))"
 	@echo "openblas    $(or $(OPENBLAS_DIR),default -lopenblas: OpenMP flavour not found (make deps))"
 	@echo "gnuplot     $$(command -v gnuplot || echo 'none: no pictures')"
-	@echo "cuda        $(if $(NVCC),$(NVCC) found; this version has no CUDA kernels yet$(comma) the CPU side is complete without,no nvcc: CUDA left out)"
+	@echo "cuda        $(if $(NVCC),$(NVCC): make cuda builds the kernels ($(CUDA_ARCHS)),no nvcc: CUDA left out)"
 	@echo "threads     $$(nproc)"
 	@echo "git id      $(GIT_ID)"
 
@@ -141,7 +169,7 @@ mutants: all ## plant faults in the sources; the tests must find each
 	$(Q)BUILD=$(BUILD) sh tests/run_mutants.sh
 
 clean: ## remove everything built
-	$(Q)rm -rf build build-san build-tsan tandem out
+	$(Q)rm -rf build build-san build-tsan build-cuda tandem out
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sort | sed -E 's/^([a-z-]+):.*## (.*)/  \1\t\2/' | expand -t 18

@@ -60,11 +60,16 @@
     X(GPU, "gpu", "G", WITH_PLANS | COMMAND_REPLAY | COMMAND_LIST | COMMAND_IMPORT,                          \
       "profile name or .ini file (h200)")                                                                    \
     X(EXECUTOR, "executor", "E", COMMAND_VERIFY, "ref or cuda (ref)")                                        \
+    X(LADDER, "ladder", "STEP", COMMAND_VERIFY | COMMAND_BENCH,                                              \
+      "GPU kernels: best, naive (attn_1) or mma (attn_2)")                                                   \
+    X(RUNS, "runs", "N", COMMAND_BENCH, "timed runs, L2 flushed before each (50)")                           \
+    X(SUSTAIN, "sustain", "S", COMMAND_BENCH, "also replay back to back for S seconds (0: no)")              \
+    X(BASELINE, "baseline", "B", COMMAND_BENCH, "torch: time PyTorch's attention on the same tensors")       \
     X(NUMERICS, "numerics", "N", COMMAND_VERIFY, "arithmetic: exact, fp32, or device, as GPUs round (fp32)") \
     X(CPU, "cpu", "SET", COMMAND_VERIFY, "instructions of ref: base, avx2, avx512 (the best there is)")      \
     X(NO_VERIFY, "no-verify", NULL, COMMAND_COMPARE, "skip execution and comparison")                        \
     X(PLOT, "plot", "DIR", COMMAND_COMPARE, "draw the pictures into DIR")                                    \
-    X(TIMELINE, "timeline", "FILE", COMMAND_SIM, "write a trace for Perfetto, JSON")                         \
+    X(TIMELINE, "timeline", "FILE", COMMAND_SIM | COMMAND_BENCH, "write a trace for Perfetto, JSON")                         \
     X(SPANS, "spans", "FILE", COMMAND_SIM | COMMAND_BENCH, "write every item's span, CSV")                   \
     X(OUT, "out", "FILE", COMMAND_PLAN | COMMAND_REPLAY | COMMAND_PROBE | COMMAND_IMPORT,                    \
       "output file (stdout)")                                                                                \
@@ -117,7 +122,8 @@ static const struct {
      "Turns a trace into the mixed batches an engine would form; plans and simulates them.",
      "tandem replay --trace azure.csv --trace-format azure --policy all"},
     {COMMAND_BENCH, "tandem bench WORKLOAD --policy P|all|--plan F",
-     "Measures on the GPU that is here (CUDA builds).", "tandem bench --spec q2ks8k_64q1s8k --policy all"},
+     "Measures on the GPU that is here (CUDA builds): verifies first, then times graph replays.",
+     "tandem bench --spec q2ks8k_64q1s8k --policy all --sustain 2s"},
     {COMMAND_PROBE, "tandem probe [--out gpu.ini]", "Measures this GPU's profile (CUDA builds).",
      "tandem probe --out my.ini"},
 };
@@ -247,6 +253,28 @@ static enum status parse_numerics(const char *text, enum numerics_kind *out, str
     return status_fail(why, STATUS_BAD_INPUT, "--numerics %.60s: expected exact, fp32 or device", text);
 }
 
+static enum status parse_ladder(const char *text, int32_t *out, struct why *why)
+{
+    static const char *const names[] = {"best", "naive", "mma"};
+    for (int32_t i = 0; i < 3; i++)
+        if (strcmp(text, names[i]) == 0) {
+            *out = i;
+            return STATUS_OK;
+        }
+    return status_fail(why, STATUS_BAD_INPUT, "--ladder %.60s: expected best, naive or mma", text);
+}
+
+/* "2" or "2s". */
+static enum status parse_seconds(const char *flag, const char *text, double *out, struct why *why)
+{
+    char digits[32];
+    const size_t n = strlen(text), unit = n > 1 && text[n - 1] == 's';
+    snprintf(digits, sizeof digits, "%.*s", (int)(n - unit < 31 ? n - unit : 31), text);
+    TRY(parse_real(flag, digits, out, why));
+    return *out <= 3600 ? STATUS_OK
+                        : status_fail(why, STATUS_BAD_INPUT, "--%s %.60s: expected at most 3600 seconds", flag, text);
+}
+
 static enum status parse_cpu(const char *text, const struct vector_ops **out, struct why *why)
 {
     if (strcmp(text, "base") != 0 && strcmp(text, "avx2") != 0 && strcmp(text, "avx512") != 0)
@@ -340,6 +368,8 @@ static const char **text_field(enum flag_id flag, struct args *a)
         return &a->gpu;
     case FLAG_EXECUTOR:
         return &a->executor;
+    case FLAG_BASELINE:
+        return &a->baseline;
     case FLAG_PLOT:
         return &a->plot_dir;
     case FLAG_TIMELINE:
@@ -392,6 +422,12 @@ static enum status store_flag(enum flag_id flag, const char *v, struct args *a, 
         return parse_numerics(v, &a->numerics, why);
     case FLAG_CPU:
         return parse_cpu(v, &a->ops, why);
+    case FLAG_LADDER:
+        return parse_ladder(v, &a->ladder, why);
+    case FLAG_RUNS:
+        return parse_int32("runs", v, 1, 1000000, &a->runs, why);
+    case FLAG_SUSTAIN:
+        return parse_seconds("sustain", v, &a->sustain_s, why);
     case FLAG_NO_VERIFY:
         a->verify = false;
         return STATUS_OK;
@@ -432,6 +468,8 @@ static enum status check_whole(const struct args *a, struct why *why)
     if (a->command == COMMAND_CHECK && !a->plan) return status_fail(why, STATUS_BAD_INPUT, "expected --plan");
     if (a->executor && strcmp(a->executor, "ref") != 0 && strcmp(a->executor, "cuda") != 0)
         return status_fail(why, STATUS_BAD_INPUT, "--executor %.60s: expected ref or cuda", a->executor);
+    if (a->baseline && strcmp(a->baseline, "torch") != 0)
+        return status_fail(why, STATUS_BAD_INPUT, "--baseline %.60s: expected torch", a->baseline);
     if (a->command == COMMAND_REPLAY && (!a->trace || !a->trace_format))
         return status_fail(why, STATUS_BAD_INPUT, "expected --trace and --trace-format");
     if (a->command == COMMAND_LIST && !a->what)
@@ -477,6 +515,7 @@ enum status args_parse(enum args_command command, int argc, char **argv, struct 
                          .params = workload_default_params(),
                          .gpu = "h200",
                          .verify = true,
+                         .runs = 50,
                          .budget = 8192,
                          .max_seqs = 256,
                          .rate = 1,
@@ -599,5 +638,14 @@ enum status args_check_options(const struct args *args, const struct policy *con
         TRY(args_options(args, policies[p], &own, why));
         TRY(policy_check_options(policies[p], &own.options, why));
     }
+    return STATUS_OK;
+}
+
+enum status args_check_single_timeline(const struct args *a, struct why *why)
+{
+    const bool many = a->batches || (a->policy && (strchr(a->policy, ',') || strcmp(a->policy, "all") == 0));
+    if ((a->timeline || a->spans) && many)
+        return status_fail(why, STATUS_BAD_INPUT,
+                           "--timeline and --spans: expected one batch and one policy or plan");
     return STATUS_OK;
 }

@@ -44,6 +44,11 @@ struct args {
     const char *tensors, *save_tensors;
     int32_t threads; /* 0: OpenMP's default */
     const char *plot_dir, *out, *timeline, *spans;
+    /* on a GPU */
+    int32_t runs;
+    double sustain_s;
+    int32_t ladder; /* enum cuda_ladder */
+    const char *baseline;
     /* replay */
     const char *trace, *trace_format, *rows;
     int32_t budget, max_seqs;
@@ -86,5 +91,8 @@ enum status args_options(const struct args *args, const struct policy *policy, s
 /* Every --option must concern one of the chosen policies, with a value it takes. */
 enum status args_check_options(const struct args *args, const struct policy *const *policies, int32_t n,
                                struct why *why);
+
+/* --timeline and --spans are of one plan of one batch. */
+enum status args_check_single_timeline(const struct args *a, struct why *why);
 
 #endif

@@ -28,23 +28,13 @@ static enum status simulate(struct each_plan *e, const struct workload *w, const
     return status;
 }
 
-/* A timeline is of one plan. */
-static enum status check_single(const struct args *a, struct why *why)
-{
-    const bool many = a->batches || (a->policy && (strchr(a->policy, ',') || strcmp(a->policy, "all") == 0));
-    if ((a->timeline || a->spans) && many)
-        return status_fail(why, STATUS_BAD_INPUT,
-                           "--timeline and --spans: expected one batch and one policy or plan");
-    return STATUS_OK;
-}
-
 int cmd_sim(int argc, char **argv)
 {
     struct args a;
     struct why why = {""};
     struct each_plan e = {.args = &a, .run = simulate};
     enum status status = args_parse(COMMAND_SIM, argc, argv, &a, &why);
-    if (status == STATUS_OK) status = check_single(&a, &why);
+    if (status == STATUS_OK) status = args_check_single_timeline(&a, &why);
     if (status == STATUS_OK) status = each_plan_run(&e, &why);
     /* "-" gives stdout to the timeline: then nothing else goes there */
     const bool stdout_taken =

@@ -1,11 +1,17 @@
 #include "lab/each_plan.h"
 
-#include "cuda/exec.h"
+#include "lab/device_run.h"
 #include "lab/tensor_file.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+
+/* What all workloads share: their truth, and the device where plans run there. */
+struct verify {
+    struct truth truth;
+    struct device_run device; /* device NULL: plans run on the CPU */
+};
 
 /* Numerics and instruction set of the executions that follow. */
 static void set_arithmetic(const struct each_plan *e, const struct workload *w, struct truth *truth)
@@ -17,12 +23,14 @@ static void set_arithmetic(const struct each_plan *e, const struct workload *w, 
 /* One oracle run a workload, however many plans are compared with it. */
 static enum status begin(struct each_plan *e, const struct workload *w, struct why *why)
 {
-    struct truth *truth = e->user;
+    struct verify *v = e->user;
+    struct truth *truth = &v->truth;
+    enum status status = STATUS_OK;
     TRY(truth_create(w, truth, why));
     set_arithmetic(e, w, truth);
-    if (!e->args->save_tensors) return STATUS_OK;
-    const enum status status =
-        tensor_file_write(e->args->save_tensors, w, &truth->tensors, &truth->oracle, why);
+    if (v->device.device) status = device_run_adopt(&v->device, w, truth, why);
+    if (status == STATUS_OK && e->args->save_tensors)
+        status = tensor_file_write(e->args->save_tensors, w, &truth->tensors, &truth->oracle, why);
     if (status != STATUS_OK) truth_free(truth);
     return status;
 }
@@ -40,15 +48,18 @@ static void note_arithmetic(const struct truth *truth, struct record *r)
 static enum status verify(struct each_plan *e, const struct workload *w, const struct machine *m,
                           const struct plan *plan, struct record *r, struct why *why)
 {
-    (void)m;
+    struct verify *v = e->user;
+    if (v->device.device) return device_run_verify(&v->device, w, m, plan, r, why);
     record_set_text(r->executor, "ref");
-    note_arithmetic(e->user, r);
-    return run_verify(w, e->user, plan, r, why);
+    note_arithmetic(&v->truth, r);
+    return run_verify(w, &v->truth, plan, r, why);
 }
 
 static void end(struct each_plan *e)
 {
-    truth_free(e->user);
+    struct verify *v = e->user;
+    if (v->device.device) device_run_release(&v->device);
+    truth_free(&v->truth);
 }
 
 /* ---- --tensors: a file's own results, then plans over its numbers --------------------------------------------- */
@@ -89,7 +100,8 @@ static enum status keep(struct each_plan *e, const struct workload *w, struct wh
 static enum status run_tensors(struct each_plan *e, struct why *why)
 {
     struct tensor_file f;
-    struct truth *truth = e->user;
+    struct verify *v = e->user;
+    struct truth *truth = &v->truth;
     struct why local = {""};
     TRY(tensor_file_read(e->args->tensors, &f, why));
     enum status status = STATUS_OK, plans = STATUS_OK;
@@ -104,7 +116,11 @@ static enum status run_tensors(struct each_plan *e, struct why *why)
         if (status == STATUS_MISMATCH && !e->args->quiet)
             fprintf(stderr, "tandem: %s: %s\n", f.w.name, why->text);
         set_arithmetic(e, &f.w, truth);
-        if (e->args->policy || e->args->plan) plans = each_plan_run_one(e, &f.w, &local);
+        enum status ready = v->device.device ? device_run_adopt(&v->device, &f.w, truth, &local) : STATUS_OK;
+        if (ready != STATUS_OK)
+            plans = ready;
+        else if (e->args->policy || e->args->plan) plans = each_plan_run_one(e, &f.w, &local);
+        if (v->device.device) device_run_release(&v->device);
         truth_free(truth);
     }
     tensor_file_free(&f);
@@ -116,12 +132,16 @@ int cmd_verify(int argc, char **argv)
 {
     struct args a;
     struct why why = {""};
-    struct truth truth = {0};
-    struct each_plan e = {.args = &a, .user = &truth, .begin = begin, .run = verify, .end = end};
+    struct verify v = {0};
+    struct each_plan e = {.args = &a, .user = &v, .begin = begin, .run = verify, .end = end};
     enum status status = args_parse(COMMAND_VERIFY, argc, argv, &a, &why);
-    if (status == STATUS_OK && a.executor && strcmp(a.executor, "cuda") == 0) status = cuda_available(&why);
+    if (status == STATUS_OK && a.executor && strcmp(a.executor, "cuda") == 0) {
+        v.device.ladder = (enum cuda_ladder)a.ladder;
+        status = cuda_open(&v.device.device, &why);
+    }
     if (status == STATUS_OK) status = a.tensors ? run_tensors(&e, &why) : each_plan_run(&e, &why);
     if (e.rows.n) rows_print(&e.rows, a.format, stdout);
     rows_free(&e.rows);
+    cuda_close(v.device.device);
     return status == STATUS_OK ? command_finish(0) : command_fail(status, &why);
 }

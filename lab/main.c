@@ -20,7 +20,7 @@ static const struct {
     {"verify", cmd_verify, "execute plans, compare with attention in double precision"},
     {"sim", cmd_sim, "simulate plans SM by SM, with timelines"},
     {"replay", cmd_replay, "turn a trace into the mixed batches an engine would form"},
-    {"bench", cmd_device, "measure on the GPU that is here (CUDA builds)"},
+    {"bench", cmd_bench, "measure on the GPU that is here (CUDA builds)"},
     {"probe", cmd_device, "measure this GPU's profile (CUDA builds)"},
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };

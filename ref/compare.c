@@ -26,17 +26,18 @@ static void check(struct comparison *c, size_t row, int32_t dim, double got, dou
     c->bound = bound;
 }
 
+/* Row `row` of the batch, which is row `i` of what is wanted. */
 static void check_row(const struct result *got, const struct oracle_result *want,
-                      const struct error_model *model, size_t row, int32_t n_keys, struct comparison *c)
+                      const struct error_model *model, size_t row, size_t i, int32_t n_keys, struct comparison *c)
 {
     const size_t dv = (size_t)got->head_dim_vo, at = tensor_row_at(got->o_stride, got->num_qo_heads, row);
-    const double lse = want->lse[row];
+    const double lse = want->lse[i];
     check(c, row, -1, got->lse[row], lse,
-          isinf(lse) ? 0 : error_bound_lse(model, &want->sums[row], n_keys, lse), &c->max_err_lse);
+          isinf(lse) ? 0 : error_bound_lse(model, &want->sums[i], n_keys, lse), &c->max_err_lse);
     for (size_t d = 0; d < dv; d++) {
-        const double o = want->o[row * dv + d];
+        const double o = want->o[i * dv + d];
         check(c, row, (int32_t)d, got->o[at + d], o,
-              isinf(lse) ? 0 : error_bound_o(model, &want->sums[row], n_keys, lse, o), &c->max_err_o);
+              isinf(lse) ? 0 : error_bound_o(model, &want->sums[i], n_keys, lse, o), &c->max_err_o);
     }
 }
 
@@ -51,7 +52,18 @@ struct comparison compare_result(const struct batch *b, const struct result *got
             const struct range seen = batch_visible(b, r, token);
             const size_t first = ((size_t)b->qo_indptr[r] + (size_t)token) * heads;
             for (size_t row = first; row < first + heads; row++)
-                check_row(got, want, model, row, seen.end - seen.begin, &c);
+                check_row(got, want, model, row, row, seen.end - seen.begin, &c);
         }
+    return c;
+}
+
+struct comparison compare_rows(const struct batch *b, const struct result *got, const struct row_ref *rows, int32_t n,
+                               const struct oracle_result *want, const struct error_model *model)
+{
+    struct comparison c = {.ok = result_guard_ok(got) && want->n_rows == (size_t)n, .bad_row = -1, .bad_dim = -1};
+    for (int32_t i = 0; want->n_rows == (size_t)n && i < n; i++) {
+        const struct range seen = batch_visible(b, rows[i].request, rows[i].token);
+        check_row(got, want, model, batch_row(b, rows[i]), (size_t)i, seen.end - seen.begin, &c);
+    }
     return c;
 }

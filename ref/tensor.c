@@ -392,8 +392,14 @@ void result_free(struct result *r)
 
 enum status oracle_result_create(const struct batch *b, struct oracle_result *out, struct why *why)
 {
+    const size_t n = (size_t)b->qo_indptr[b->n_requests] * (size_t)b->shape.num_qo_heads;
+    return oracle_result_create_rows(b, n, out, why);
+}
+
+enum status oracle_result_create_rows(const struct batch *b, size_t n, struct oracle_result *out, struct why *why)
+{
     memset(out, 0, sizeof *out);
-    out->n_rows = (size_t)b->qo_indptr[b->n_requests] * (size_t)b->shape.num_qo_heads;
+    out->n_rows = n;
     out->head_dim_vo = b->shape.head_dim_vo;
     enum status status =
         allocate(out->n_rows * (size_t)out->head_dim_vo, sizeof(double), "oracle's o", (void **)&out->o, why);

@@ -6,6 +6,7 @@
 #ifndef TANDEM_SCHED_BATCH_H
 #define TANDEM_SCHED_BATCH_H
 
+#include "sched/inline.h"
 #include "sched/status.h"
 
 #include <stdbool.h>
@@ -33,7 +34,7 @@ const char *dtype_name(enum dtype t);
 enum dtype dtype_from_name(const char *name);
 
 /* OCP 8-bit types hold K and V only. */
-static inline bool dtype_is_fp8(enum dtype t)
+TANDEM_INLINE bool dtype_is_fp8(enum dtype t)
 {
     return t == DTYPE_FP8_E4M3 || t == DTYPE_FP8_E5M2;
 }
@@ -117,12 +118,12 @@ enum { BATCH_MAX_HEADS = 4096, BATCH_MAX_HEAD_DIM = 1024, BATCH_MAX_PAGE_SIZE = 
  */
 enum status batch_check(const struct batch *b, struct why *why);
 
-static inline int32_t batch_group_size(const struct batch *b)
+TANDEM_INLINE int32_t batch_group_size(const struct batch *b)
 {
     return b->shape.num_qo_heads / b->shape.num_kv_heads;
 }
 
-static inline int32_t batch_qo_len(const struct batch *b, int32_t request)
+TANDEM_INLINE int32_t batch_qo_len(const struct batch *b, int32_t request)
 {
     return b->qo_indptr[request + 1] - b->qo_indptr[request];
 }
@@ -133,7 +134,7 @@ struct row_ref {
 };
 
 /* Its index among all rows, token * num_qo_heads + head: the place of its O and LSE. */
-static inline size_t batch_row(const struct batch *b, struct row_ref r)
+TANDEM_INLINE size_t batch_row(const struct batch *b, struct row_ref r)
 {
     return ((size_t)b->qo_indptr[r.request] + (size_t)r.token) * (size_t)b->shape.num_qo_heads +
            (size_t)r.qo_head;
@@ -144,7 +145,7 @@ struct range {
     int32_t begin, end;
 };
 
-static inline int32_t clamp_i32(int64_t x, int32_t low, int32_t high)
+TANDEM_INLINE int32_t clamp_i32(int64_t x, int32_t low, int32_t high)
 {
     return x < low ? low : x > high ? high : (int32_t)x;
 }
@@ -152,7 +153,7 @@ static inline int32_t clamp_i32(int64_t x, int32_t low, int32_t high)
 /* Keys that query token `token` (0-based within its request) sees. Empty is begin == end.
  * Example: qo_len 3, kv_len 5, causal -> token 0 sees [0,3), token 2 sees [0,5); with window_left 1: [1,3)
  * and [3,5). qo_len 3, kv_len 1, causal -> tokens 0 and 1 see nothing, token 2 sees [0,1). */
-static inline struct range batch_visible(const struct batch *b, int32_t request, int32_t token)
+TANDEM_INLINE struct range batch_visible(const struct batch *b, int32_t request, int32_t token)
 {
     const int32_t kv_len = b->kv_len[request];
     const int64_t aligned =
@@ -164,7 +165,7 @@ static inline struct range batch_visible(const struct batch *b, int32_t request,
 }
 
 /* What mask.custom says of one key; true without a custom mask. */
-static inline bool batch_custom_bit(const struct batch *b, int32_t request, int32_t token, int32_t key)
+TANDEM_INLINE bool batch_custom_bit(const struct batch *b, int32_t request, int32_t token, int32_t key)
 {
     if (!b->mask.custom) return true;
     const int64_t bit = (int64_t)token * b->kv_len[request] + key;
@@ -172,7 +173,7 @@ static inline bool batch_custom_bit(const struct batch *b, int32_t request, int3
 }
 
 /* Elements that rotate (0 without rope). */
-static inline int32_t batch_rope_dim(const struct batch *b)
+TANDEM_INLINE int32_t batch_rope_dim(const struct batch *b)
 {
     return b->rope.kind == ROPE_NONE ? 0 : b->rope.dim > 0 ? b->rope.dim : b->shape.head_dim_qk;
 }

@@ -5,13 +5,9 @@
 #ifndef TANDEM_SCHED_REMAP_H
 #define TANDEM_SCHED_REMAP_H
 
-#include <stdint.h>
+#include "sched/inline.h"
 
-#if defined(__CUDACC__)
-#define TANDEM_INLINE static __host__ __device__ __forceinline__
-#else
-#define TANDEM_INLINE static inline
-#endif
+#include <stdint.h>
 
 enum work_role { WORK_PREFILL = 0, WORK_DECODE = 1 };
 

@@ -1,0 +1,5 @@
+/* attn_2_mma for fp16 Q and O, head sizes up to 128. */
+#define ROWS_T    __half
+#define ROWS_D    128
+#define ROWS_FIND kernels_attn_2_fp16_128
+#include "cuda/attn_2_rows.cuh"
