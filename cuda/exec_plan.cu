@@ -338,7 +338,7 @@ static enum status make_launches(struct cuda_device *d, const struct plan *p, co
     for (int32_t i = 0; i < p->n_grids; i++)
         TRY(make_launch(d, p, i, options, x, why));
     TRY(exec_take(&e->pool, NULL, (size_t)e->n_counters * sizeof(int32_t), "counters", (void **)&e->counters, why));
-    CUDA_TRY(cudaMemset(e->counters, 0, (size_t)(e->n_counters ? e->n_counters : 1) * sizeof(int32_t)));
+    if (e->n_counters) CUDA_TRY(cudaMemset(e->counters, 0, (size_t)e->n_counters * sizeof(int32_t)));
     int32_t *next = e->counters;
     for (int32_t i = 0; i < p->n_grids; i++) {
         e->launches[i].l.g.counters = next;
