@@ -3,8 +3,8 @@
  *
  * Lane l owns elements l, l + 32, ... of Q, K, V and O. Keys come one at a time, softmax online in fp32. */
 
-static __device__ void ATTN_1_ROW(const struct view *x, const struct item *item, const struct walk_row *r, int32_t lane,
-                                  int32_t partial)
+static __device__ void ATTN_1_ROW(const struct view *x, const struct item *item, const struct walk_row *r,
+                                  int32_t lane, int32_t partial)
 {
     const struct shape *s = &x->b.shape;
     const int32_t dk = s->head_dim_qk, dv = s->head_dim_vo, pages_of = walk_pages_of(x, item->group);

@@ -57,14 +57,15 @@ struct cuda_tensors {
 
 /* Uploads a batch (which must have passed batch_check) and its tensors, replacing those before. STATUS_NO_MEMORY when
  * the device has too little, STATUS_BAD_INPUT when a page lies outside the tensors. */
-enum status cuda_load(struct cuda_device *d, const struct batch *b, const struct cuda_tensors *t, struct why *why);
+enum status cuda_load(struct cuda_device *d, const struct batch *b, const struct cuda_tensors *t,
+                      struct why *why);
 
 /* Which step of the kernel ladder runs the items: the fastest that takes the batch, or one of them. */
 enum cuda_ladder { CUDA_LADDER_BEST, CUDA_LADDER_NAIVE, CUDA_LADDER_MMA };
 
 struct cuda_options {
     enum cuda_ladder ladder;
-    bool spans;                    /* record when every item and merge ran; costs two clock reads and a barrier each */
+    bool spans; /* record when every item and merge ran; costs two clock reads and a barrier each */
     const struct kernels *kernels; /* not NULL: CTAs an SM are held down to what these say */
 };
 

@@ -9,10 +9,10 @@
 #include <cuda_runtime.h>
 
 /* Check and forward: out of memory and lack of a GPU are the caller's outside causes, the rest is internal. */
-#define CUDA_TRY(call)                                                      \
-    do {                                                                    \
-        const cudaError_t error_ = (call);                                  \
-        if (error_ != cudaSuccess) return exec_fail(why, error_, #call);    \
+#define CUDA_TRY(call)                                                   \
+    do {                                                                 \
+        const cudaError_t error_ = (call);                               \
+        if (error_ != cudaSuccess) return exec_fail(why, error_, #call); \
     } while (0)
 
 enum status exec_fail(struct why *why, cudaError_t error, const char *call);
@@ -43,7 +43,7 @@ struct exec_prepared {
     struct exec_launch *launches;
     int32_t n_launches;
     int32_t *after;
-    struct item *items;       /* host copies, for spans */
+    struct item *items;                         /* host copies, for spans */
     struct view_span *item_spans, *merge_spans; /* device */
     int32_t n_items, n_merges;
     size_t partial_rows;
@@ -80,8 +80,8 @@ struct exec_choice {
     int32_t threads, smem_bytes;
     bool mma;
 };
-enum status exec_choose(const struct cuda_device *d, enum kernel_id row, const struct shape *shape, bool plain,
-                        bool aligned, enum cuda_ladder ladder, int32_t ctas_per_sm, struct exec_choice *out,
-                        struct why *why);
+enum status exec_choose(const struct cuda_device *d, enum kernel_id row, const struct shape *shape,
+                        bool plain, bool aligned, enum cuda_ladder ladder, int32_t ctas_per_sm,
+                        struct exec_choice *out, struct why *why);
 
 #endif

@@ -5,7 +5,8 @@
 static enum status no_kernels(struct why *why)
 {
     return status_fail(why, STATUS_UNSUPPORTED,
-                       "this build has no CUDA kernels (make cuda builds them where nvcc is): the CPU side is complete without");
+                       "this build has no CUDA kernels (make cuda builds them where nvcc is): the CPU side "
+                       "is complete without");
 }
 
 enum status cuda_available(struct why *why)
@@ -32,7 +33,8 @@ enum status cuda_card(struct cuda_device *d, struct cuda_card *out, struct why *
     return no_kernels(why);
 }
 
-enum status cuda_load(struct cuda_device *d, const struct batch *b, const struct cuda_tensors *t, struct why *why)
+enum status cuda_load(struct cuda_device *d, const struct batch *b, const struct cuda_tensors *t,
+                      struct why *why)
 {
     (void)d;
     (void)b;

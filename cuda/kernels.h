@@ -22,7 +22,7 @@ const void *kernels_merge(void);
 /* attn_2_mma for a row, by type (bf16 or fp16) and padded head size (64, 128, 256); plain: view.plain. false: not
  * built. */
 #define KERNELS_ATTN_2(X) X(bf16_64) X(bf16_128) X(bf16_256) X(fp16_64) X(fp16_128) X(fp16_256)
-#define X(name) bool kernels_attn_2_##name(enum kernel_id row, bool plain, struct kernel_code *out);
+#define X(name)           bool kernels_attn_2_##name(enum kernel_id row, bool plain, struct kernel_code *out);
 KERNELS_ATTN_2(X)
 #undef X
 

@@ -40,9 +40,9 @@ struct view {
 
     const struct item *items;
     const int32_t *list_indptr, *home, *steal;
-    const int32_t *group_indptr;    /* [n_groups + 1] into members */
+    const int32_t *group_indptr; /* [n_groups + 1] into members */
     const struct member *members;
-    const int32_t *member_first;    /* tokens of the members before it in its group */
+    const int32_t *member_first; /* tokens of the members before it in its group */
     const struct merge *merges;
     const int32_t *merge_indptr, *merge_src;
     float *partial_o, *partial_lse; /* [partial_rows, head_dim_vo], [partial_rows] */

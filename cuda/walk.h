@@ -9,21 +9,23 @@
 
 /* One query row. begin == end: sees nothing. */
 struct walk_row {
-    int32_t begin, end; /* keys it sees, of the item's */
-    int32_t token;      /* among all tokens of the batch */
-    int32_t head;       /* q head of all */
+    int32_t begin, end;     /* keys it sees, of the item's */
+    int32_t token;          /* among all tokens of the batch */
+    int32_t head;           /* q head of all */
     int32_t request, local; /* its request, token there */
     int32_t position;       /* where it stands among the keys: kv_len - qo_len + local */
     int32_t pad;
 };
 
 /* Token t of a row group: request, and token within it. Groups of members are searched by halves. */
-TANDEM_INLINE void walk_token(const struct view *x, int32_t group, int32_t t, int32_t *request, int32_t *local)
+TANDEM_INLINE void walk_token(const struct view *x, int32_t group, int32_t t, int32_t *request,
+                              int32_t *local)
 {
     *request = group;
     *local = t;
     if (group < x->b.n_requests) return;
-    int32_t low = x->group_indptr[group - x->b.n_requests], high = x->group_indptr[group - x->b.n_requests + 1];
+    int32_t low = x->group_indptr[group - x->b.n_requests],
+            high = x->group_indptr[group - x->b.n_requests + 1];
     while (high - low > 1) {
         const int32_t middle = low + (high - low) / 2;
         if (x->member_first[middle] <= t)
@@ -96,10 +98,12 @@ TANDEM_INLINE int64_t walk_row_offset(struct view_rows s, int32_t token, int32_t
 }
 
 /* Element offset of one of a request's keys for a kv head. */
-TANDEM_INLINE int64_t walk_key(const struct view *x, struct view_keys s, int32_t request, int32_t key, int32_t kv_head)
+TANDEM_INLINE int64_t walk_key(const struct view *x, struct view_keys s, int32_t request, int32_t key,
+                               int32_t kv_head)
 {
     const struct kv_table *kv = &x->b.kv;
-    return walk_key_at(s, kv->kv_indices[kv->kv_indptr[request] + key / kv->page_size], key % kv->page_size, kv_head);
+    return walk_key_at(s, kv->kv_indices[kv->kv_indptr[request] + key / kv->page_size], key % kv->page_size,
+                       kv_head);
 }
 
 TANDEM_INLINE float walk_k_scale(const struct view *x, int32_t kv_head)
@@ -122,7 +126,8 @@ TANDEM_INLINE bool walk_sees(const struct view *x, const struct walk_row *r, int
 TANDEM_INLINE float walk_logit(const struct view *x, const struct walk_row *r, float scaled, int32_t key)
 {
     if (x->alibi) scaled += x->alibi[r->head] * (float)(key - r->position);
-    if (x->b.mask.logits_soft_cap > 0) scaled = x->b.mask.logits_soft_cap * tanhf(scaled / x->b.mask.logits_soft_cap);
+    if (x->b.mask.logits_soft_cap > 0)
+        scaled = x->b.mask.logits_soft_cap * tanhf(scaled / x->b.mask.logits_soft_cap);
     return scaled;
 }
 

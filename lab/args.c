@@ -69,7 +69,7 @@
     X(CPU, "cpu", "SET", COMMAND_VERIFY, "instructions of ref: base, avx2, avx512 (the best there is)")      \
     X(NO_VERIFY, "no-verify", NULL, COMMAND_COMPARE, "skip execution and comparison")                        \
     X(PLOT, "plot", "DIR", COMMAND_COMPARE, "draw the pictures into DIR")                                    \
-    X(TIMELINE, "timeline", "FILE", COMMAND_SIM | COMMAND_BENCH, "write a trace for Perfetto, JSON")                         \
+    X(TIMELINE, "timeline", "FILE", COMMAND_SIM | COMMAND_BENCH, "write a trace for Perfetto, JSON")         \
     X(SPANS, "spans", "FILE", COMMAND_SIM | COMMAND_BENCH, "write every item's span, CSV")                   \
     X(OUT, "out", "FILE", COMMAND_PLAN | COMMAND_REPLAY | COMMAND_PROBE | COMMAND_IMPORT,                    \
       "output file (stdout)")                                                                                \
@@ -271,8 +271,9 @@ static enum status parse_seconds(const char *flag, const char *text, double *out
     const size_t n = strlen(text), unit = n > 1 && text[n - 1] == 's';
     snprintf(digits, sizeof digits, "%.*s", (int)(n - unit < 31 ? n - unit : 31), text);
     TRY(parse_real(flag, digits, out, why));
-    return *out <= 3600 ? STATUS_OK
-                        : status_fail(why, STATUS_BAD_INPUT, "--%s %.60s: expected at most 3600 seconds", flag, text);
+    return *out <= 3600
+               ? STATUS_OK
+               : status_fail(why, STATUS_BAD_INPUT, "--%s %.60s: expected at most 3600 seconds", flag, text);
 }
 
 static enum status parse_cpu(const char *text, const struct vector_ops **out, struct why *why)
@@ -584,13 +585,6 @@ enum status args_policies(const struct args *args, const struct policy **policie
     }
 }
 
-static bool has_option(const struct policy *policy, const char *name)
-{
-    for (const struct policy_option *o = policy->options; o && o->name; o++)
-        if (strcmp(o->name, name) == 0) return true;
-    return false;
-}
-
 /* Splits "[policy:]name=value"; true when it concerns the policy. */
 static bool option_for(const char *option, const struct policy *policy, char text[64], const char **name,
                        const char **value)
@@ -605,7 +599,7 @@ static bool option_for(const char *option, const struct policy *policy, char tex
         *name = colon + 1;
         return strcmp(text, policy->name) == 0;
     }
-    return has_option(policy, *name);
+    return policy_find_option(policy, *name) != NULL;
 }
 
 enum status args_options(const struct args *args, const struct policy *policy, struct policy_options *out,

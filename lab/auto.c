@@ -26,6 +26,7 @@ struct search {
     const struct batch *batch;
     const struct gpu *gpu;
     const struct kernels *kernels;
+    struct options common; /* merge=..., for every candidate */
     double budget_us, spent_us;
     struct plan *best; /* the caller's plan */
     struct plan trial;
@@ -92,7 +93,7 @@ static enum status try_plan(struct search *s, const struct policy *policy, struc
 static enum status try_policy(struct search *s, const struct policy *policy, struct why *why)
 {
     if (s->choice->policy && s->spent_us >= s->budget_us) return STATUS_OK;
-    const enum status status = policy_plan(policy, s->batch, s->gpu, s->kernels, NULL, &s->trial, why);
+    const enum status status = policy_plan(policy, s->batch, s->gpu, s->kernels, &s->common, &s->trial, why);
     if (status != STATUS_OK) return status;
     s->choice->planned++;
     s->spent_us += plan_item_us * s->trial.n_items;
@@ -138,7 +139,10 @@ enum status auto_plan(const struct batch *batch, const struct gpu *gpu, const st
     *choice = (struct auto_choice){.time_us = NAN, .next_us = NAN};
     plan_begin(out, batch);
     TRY(policy_check_options(&policy_auto, options, why));
+    static const char *const merge = "merge";
+    const char *const how = policy_option_word(&in, merge);
     struct search s = {.batch = batch,
+                       .common = {1, &merge, &how},
                        .gpu = gpu,
                        .kernels = kernels,
                        .budget_us = policy_option_int(&in, "budget_us"),

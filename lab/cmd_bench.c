@@ -23,7 +23,8 @@ static enum status begin(struct each_plan *e, const struct workload *w, struct w
     return device_run_begin(&b->run, w, &m, why);
 }
 
-static enum status write_spans(const struct args *a, const struct plan *plan, struct sim_result *s, struct why *why)
+static enum status write_spans(const struct args *a, const struct plan *plan, struct sim_result *s,
+                               struct why *why)
 {
     struct out_file file;
     if (a->spans) {

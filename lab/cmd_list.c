@@ -39,6 +39,8 @@ static void list_policies(enum args_format format)
                           o->default_value);
         print_entry(format, p->name, text, i == 0);
     }
+    for (const struct policy_option *o = policy_common_options(); format == FORMAT_TABLE && o->name; o++)
+        printf("every policy also has %s=%s (%s): %s\n", o->name, o->values, o->default_value, o->brief);
 }
 
 /* Kernels as the chosen GPU would run them at 32/8 heads, head_dim 128, bf16. */

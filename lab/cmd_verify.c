@@ -119,7 +119,8 @@ static enum status run_tensors(struct each_plan *e, struct why *why)
         enum status ready = v->device.device ? device_run_adopt(&v->device, &f.w, truth, &local) : STATUS_OK;
         if (ready != STATUS_OK)
             plans = ready;
-        else if (e->args->policy || e->args->plan) plans = each_plan_run_one(e, &f.w, &local);
+        else if (e->args->policy || e->args->plan)
+            plans = each_plan_run_one(e, &f.w, &local);
         if (v->device.device) device_run_release(&v->device);
         truth_free(truth);
     }

@@ -76,18 +76,21 @@ static enum status make_sample(struct device_run *r, const struct workload *w, s
     return oracle_run_rows(b, &r->truth.tensors, r->rows, r->n_rows, &r->sample, why);
 }
 
-static enum status report(const struct workload *w, const struct comparison *c, const char *who, struct why *why)
+static enum status report(const struct workload *w, const struct comparison *c, const char *who,
+                          struct why *why)
 {
     const int32_t heads = w->batch.shape.num_qo_heads;
     if (c->ok) return STATUS_OK;
     if (c->bad_row < 0) return status_fail(why, STATUS_MISMATCH, "%s: wrote outside its output", who);
-    return status_fail(why, STATUS_MISMATCH, "%s, seed %lld: token %lld head %lld %s%d: got %.9g, want %.9g (within %.2g)",
-                       who, (long long)w->seed, (long long)(c->bad_row / heads), (long long)(c->bad_row % heads),
-                       c->bad_dim < 0 ? "LSE " : "dim ", c->bad_dim < 0 ? 0 : c->bad_dim, c->got, c->want, c->bound);
+    return status_fail(
+        why, STATUS_MISMATCH, "%s, seed %lld: token %lld head %lld %s%d: got %.9g, want %.9g (within %.2g)",
+        who, (long long)w->seed, (long long)(c->bad_row / heads), (long long)(c->bad_row % heads),
+        c->bad_dim < 0 ? "LSE " : "dim ", c->bad_dim < 0 ? 0 : c->bad_dim, c->got, c->want, c->bound);
 }
 
 /* attn_1_naive over a plain plan, held to the oracle's sample: from then on it judges whole results. */
-static enum status make_judge(struct device_run *r, const struct workload *w, const struct machine *m, struct why *why)
+static enum status make_judge(struct device_run *r, const struct workload *w, const struct machine *m,
+                              struct why *why)
 {
     struct plan plan = {0};
     const struct cuda_options options = {.ladder = CUDA_LADDER_NAIVE};
@@ -98,7 +101,8 @@ static enum status make_judge(struct device_run *r, const struct workload *w, co
     if (status == STATUS_OK) status = cuda_execute(r->device, r->judge.o, r->judge.lse, why);
     plan_free(&plan);
     if (status != STATUS_OK) return status;
-    const struct comparison c = compare_rows(&w->batch, &r->judge, r->rows, r->n_rows, &r->sample, &r->truth.model);
+    const struct comparison c =
+        compare_rows(&w->batch, &r->judge, r->rows, r->n_rows, &r->sample, &r->truth.model);
     return report(w, &c, "attn_1_naive", why);
 }
 
@@ -107,7 +111,8 @@ static double pairs_of(const struct batch *b)
     return cost_batch_flops(b) / (2.0 * (b->shape.head_dim_qk + b->shape.head_dim_vo));
 }
 
-enum status device_run_begin(struct device_run *r, const struct workload *w, const struct machine *m, struct why *why)
+enum status device_run_begin(struct device_run *r, const struct workload *w, const struct machine *m,
+                             struct why *why)
 {
     r->whole = pairs_of(&w->batch) <= whole_pairs;
     enum status status = STATUS_OK;
@@ -123,7 +128,8 @@ enum status device_run_begin(struct device_run *r, const struct workload *w, con
     return status;
 }
 
-enum status device_run_adopt(struct device_run *r, const struct workload *w, const struct truth *truth, struct why *why)
+enum status device_run_adopt(struct device_run *r, const struct workload *w, const struct truth *truth,
+                             struct why *why)
 {
     r->whole = true;
     r->truth = *truth;
@@ -165,17 +171,19 @@ static enum status compare_with_judge(const struct device_run *r, const struct w
         const double lse = got->lse[row], lse_want = want->lse[row];
         const bool lse_ok = lse == lse_want || fabs(lse - lse_want) <= 1e-4 * (1 + fabs(lse_want));
         if (!(sqrt(difference) <= unit * sqrt(norm)) || !lse_ok)
-            return status_fail(why, STATUS_MISMATCH,
-                               "%s, seed %lld: token %zu head %zu: differs from attn_1_naive by %.2g of its norm "
-                               "(within %.2g), LSE %.9g, want %.9g",
-                               who, (long long)w->seed, row / (size_t)got->num_qo_heads,
-                               row % (size_t)got->num_qo_heads, sqrt(difference / norm), unit, lse, lse_want);
+            return status_fail(
+                why, STATUS_MISMATCH,
+                "%s, seed %lld: token %zu head %zu: differs from attn_1_naive by %.2g of its norm "
+                "(within %.2g), LSE %.9g, want %.9g",
+                who, (long long)w->seed, row / (size_t)got->num_qo_heads, row % (size_t)got->num_qo_heads,
+                sqrt(difference / norm), unit, lse, lse_want);
     }
     return STATUS_OK;
 }
 
 /* The same plan again: the same bits. */
-static enum status compare_repeat(struct device_run *r, const struct workload *w, const char *who, struct why *why)
+static enum status compare_repeat(struct device_run *r, const struct workload *w, const char *who,
+                                  struct why *why)
 {
     struct result again;
     TRY(result_create(&w->batch, w->layout.o, &again, why));
@@ -188,7 +196,8 @@ static enum status compare_repeat(struct device_run *r, const struct workload *w
     return status;
 }
 
-static enum status judge(struct device_run *r, const struct workload *w, struct record *record, struct why *why)
+static enum status judge(struct device_run *r, const struct workload *w, struct record *record,
+                         struct why *why)
 {
     const struct comparison c =
         r->whole ? compare_result(&w->batch, &r->got, &r->truth.oracle, &r->truth.model)
@@ -220,8 +229,8 @@ enum status device_run_verify(struct device_run *r, const struct workload *w, co
     return status;
 }
 
-enum status device_run_time(struct device_run *r, const struct machine *m, const struct cuda_time_options *options,
-                            struct record *record, struct why *why)
+enum status device_run_time(struct device_run *r, const struct machine *m,
+                            const struct cuda_time_options *options, struct record *record, struct why *why)
 {
     struct cuda_timing t;
     const enum status status = cuda_time(r->device, options, &t, why);

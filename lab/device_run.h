@@ -23,7 +23,8 @@ struct device_run {
 };
 
 /* A workload's tensors, created and uploaded, and its judges. *r must hold an open device (and a ladder). */
-enum status device_run_begin(struct device_run *r, const struct workload *w, const struct machine *m, struct why *why);
+enum status device_run_begin(struct device_run *r, const struct workload *w, const struct machine *m,
+                             struct why *why);
 
 /* The same with tensors and oracle that are there already (borrowed: the caller frees them). */
 enum status device_run_adopt(struct device_run *r, const struct workload *w, const struct truth *truth,
@@ -42,8 +43,8 @@ enum status device_run_verify(struct device_run *r, const struct workload *w, co
 
 /* Times the plan that was verified last: time_us, its quantiles, runs, joules; clocks and sustained time in the
  * options. */
-enum status device_run_time(struct device_run *r, const struct machine *m, const struct cuda_time_options *options,
-                            struct record *record, struct why *why);
+enum status device_run_time(struct device_run *r, const struct machine *m,
+                            const struct cuda_time_options *options, struct record *record, struct why *why);
 
 /* Runs the plan once more with spans; the role's ends go into the record. free(*spans). */
 enum status device_run_spans(struct device_run *r, const struct machine *m, const struct plan *plan,

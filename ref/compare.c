@@ -28,7 +28,8 @@ static void check(struct comparison *c, size_t row, int32_t dim, double got, dou
 
 /* Row `row` of the batch, which is row `i` of what is wanted. */
 static void check_row(const struct result *got, const struct oracle_result *want,
-                      const struct error_model *model, size_t row, size_t i, int32_t n_keys, struct comparison *c)
+                      const struct error_model *model, size_t row, size_t i, int32_t n_keys,
+                      struct comparison *c)
 {
     const size_t dv = (size_t)got->head_dim_vo, at = tensor_row_at(got->o_stride, got->num_qo_heads, row);
     const double lse = want->lse[i];
@@ -57,10 +58,11 @@ struct comparison compare_result(const struct batch *b, const struct result *got
     return c;
 }
 
-struct comparison compare_rows(const struct batch *b, const struct result *got, const struct row_ref *rows, int32_t n,
-                               const struct oracle_result *want, const struct error_model *model)
+struct comparison compare_rows(const struct batch *b, const struct result *got, const struct row_ref *rows,
+                               int32_t n, const struct oracle_result *want, const struct error_model *model)
 {
-    struct comparison c = {.ok = result_guard_ok(got) && want->n_rows == (size_t)n, .bad_row = -1, .bad_dim = -1};
+    struct comparison c = {
+        .ok = result_guard_ok(got) && want->n_rows == (size_t)n, .bad_row = -1, .bad_dim = -1};
     for (int32_t i = 0; want->n_rows == (size_t)n && i < n; i++) {
         const struct range seen = batch_visible(b, rows[i].request, rows[i].token);
         check_row(got, want, model, batch_row(b, rows[i]), (size_t)i, seen.end - seen.begin, &c);

@@ -20,7 +20,7 @@ struct comparison compare_result(const struct batch *b, const struct result *got
                                  const struct oracle_result *want, const struct error_model *model);
 
 /* The same for n chosen rows: want holds rows[i] at i. */
-struct comparison compare_rows(const struct batch *b, const struct result *got, const struct row_ref *rows, int32_t n,
-                               const struct oracle_result *want, const struct error_model *model);
+struct comparison compare_rows(const struct batch *b, const struct result *got, const struct row_ref *rows,
+                               int32_t n, const struct oracle_result *want, const struct error_model *model);
 
 #endif

@@ -96,8 +96,8 @@ enum status oracle_run(const struct batch *b, const struct tensors *t, struct or
     return ok ? STATUS_OK : status_fail(why, STATUS_NO_MEMORY, "oracle: out of memory");
 }
 
-enum status oracle_run_rows(const struct batch *b, const struct tensors *t, const struct row_ref *rows, int32_t n,
-                            struct oracle_result *out, struct why *why)
+enum status oracle_run_rows(const struct batch *b, const struct tensors *t, const struct row_ref *rows,
+                            int32_t n, struct oracle_result *out, struct why *why)
 {
     bool ok = true;
 #pragma omp parallel reduction(&& : ok)

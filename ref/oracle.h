@@ -11,7 +11,7 @@ enum status oracle_run(const struct batch *b, const struct tensors *t, struct or
 
 /* Attention of n chosen rows only; out (oracle_result_create_rows) holds row rows[i] at i. For batches too large to do
  * whole. */
-enum status oracle_run_rows(const struct batch *b, const struct tensors *t, const struct row_ref *rows, int32_t n,
-                            struct oracle_result *out, struct why *why);
+enum status oracle_run_rows(const struct batch *b, const struct tensors *t, const struct row_ref *rows,
+                            int32_t n, struct oracle_result *out, struct why *why);
 
 #endif

@@ -396,7 +396,8 @@ enum status oracle_result_create(const struct batch *b, struct oracle_result *ou
     return oracle_result_create_rows(b, n, out, why);
 }
 
-enum status oracle_result_create_rows(const struct batch *b, size_t n, struct oracle_result *out, struct why *why)
+enum status oracle_result_create_rows(const struct batch *b, size_t n, struct oracle_result *out,
+                                      struct why *why)
 {
     memset(out, 0, sizeof *out);
     out->n_rows = n;

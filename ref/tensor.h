@@ -114,7 +114,8 @@ void result_free(struct result *r);
 enum status oracle_result_create(const struct batch *b, struct oracle_result *out, struct why *why);
 
 /* The same with room for n rows instead of all. */
-enum status oracle_result_create_rows(const struct batch *b, size_t n, struct oracle_result *out, struct why *why);
+enum status oracle_result_create_rows(const struct batch *b, size_t n, struct oracle_result *out,
+                                      struct why *why);
 void oracle_result_free(struct oracle_result *r);
 
 /* Element offset of (physical page, position in page, kv head). */

@@ -237,6 +237,57 @@ enum status plan_add_merge_grid(struct plan *p, int32_t first_merge, int32_t end
     return plan_end_grid(p, 0);
 }
 
+/* Why merge grid g has to stay: NULL when its merges can be done by the items that feed them. */
+static const char *why_keep(const struct plan *p, int32_t g)
+{
+    const struct grid *grid = &p->grids[g];
+    const int32_t *list = p->list_indptr + grid->list_begin;
+    for (int32_t m = list[0]; m < list[grid->n_lists]; m++)
+        if (p->merge_indptr[m] == p->merge_indptr[m + 1])
+            return "a merge has no sources, so nobody arrives last";
+    for (int32_t a = 0; a < p->n_after; a++)
+        if (p->after[a] == g) return "a grid waits for the merges";
+    return NULL;
+}
+
+/* Takes [begin, begin + n) out of an int32 array. */
+static void remove_ints(int32_t *array, int32_t *count, int32_t begin, int32_t n)
+{
+    memmove(array + begin, array + begin + n, (size_t)(*count - begin - n) * sizeof *array);
+    *count -= n;
+}
+
+/* Takes grid g, which nobody waits for, out of the plan. */
+static void remove_grid(struct plan *p, int32_t g)
+{
+    const struct grid gone = p->grids[g];
+    const int32_t lists = gone.n_lists + 1, waits = gone.after_end - gone.after_begin;
+    remove_ints(p->list_indptr, &p->n_list_indptr, gone.list_begin, lists);
+    remove_ints(p->after, &p->n_after, gone.after_begin, waits);
+    memmove(p->grids + g, p->grids + g + 1, (size_t)(p->n_grids - g - 1) * sizeof *p->grids);
+    p->n_grids--;
+    for (int32_t i = g; i < p->n_grids; i++) {
+        p->grids[i].list_begin -= lists;
+        p->grids[i].after_begin -= waits;
+        p->grids[i].after_end -= waits;
+    }
+    for (int32_t a = 0; a < p->n_after; a++)
+        p->after[a] -= p->after[a] > g;
+}
+
+enum status plan_merge_last(struct plan *p, struct why *why)
+{
+    for (int32_t g = 0; g < p->n_grids; g++) {
+        const char *reason = is_merge_grid(&p->grids[g]) ? why_keep(p, g) : NULL;
+        if (reason) return status_fail(why, STATUS_UNSUPPORTED, "merge=last: %s", reason);
+    }
+    for (int32_t g = p->n_grids - 1; g >= 0; g--)
+        if (is_merge_grid(&p->grids[g])) remove_grid(p, g);
+    for (int32_t i = 0; i < p->n_items; i++)
+        if (p->items[i].partial >= 0) p->items[i].flags |= ITEM_LAST_MERGES;
+    return STATUS_OK;
+}
+
 int32_t plan_group_tokens(const struct plan *p, const struct batch *b, int32_t group)
 {
     if (group < p->n_requests) return batch_qo_len(b, group);

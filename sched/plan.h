@@ -191,6 +191,10 @@ enum { PLAN_MERGE_ROWS = 16 };
 enum status plan_add_merge_grid(struct plan *p, int32_t first_merge, int32_t end_merge, int32_t stream,
                                 const int32_t *after, int32_t n_after);
 
+/* Gives all merging to the items: merge grids go, every item that writes partial rows carries ITEM_LAST_MERGES.
+ * STATUS_UNSUPPORTED, with the plan unchanged, where a merge has no sources or a grid waits for merges. */
+enum status plan_merge_last(struct plan *p, struct why *why);
+
 /* Sets workspace_bytes. Call last. */
 void plan_finish(struct plan *p, const struct batch *b);
 

@@ -37,11 +37,28 @@ const char *policy_names(void)
     return names + 2;
 }
 
-static const struct policy_option *find_option(const struct policy *policy, const char *name)
+static const struct policy_option common[] = {
+    {"merge", "grid|last", "grid",
+     "partial rows are merged by a grid of their own, or by the last item to arrive"},
+    {0},
+};
+
+const struct policy_option *policy_common_options(void)
 {
-    for (const struct policy_option *o = policy->options; o && o->name; o++)
+    return common;
+}
+
+static const struct policy_option *find_in(const struct policy_option *list, const char *name)
+{
+    for (const struct policy_option *o = list; o && o->name; o++)
         if (strcmp(o->name, name) == 0) return o;
     return NULL;
+}
+
+const struct policy_option *policy_find_option(const struct policy *policy, const char *name)
+{
+    const struct policy_option *own = find_in(policy->options, name);
+    return own ? own : find_in(common, name);
 }
 
 /* Is `word` one of the '|'-separated words of `values`? */
@@ -72,14 +89,13 @@ enum status policy_check_options(const struct policy *policy, const struct optio
 {
     for (int32_t i = 0; options && i < options->n; i++) {
         const char *name = options->names[i], *value = options->values[i];
-        const struct policy_option *o = find_option(policy, name);
+        const struct policy_option *o = policy_find_option(policy, name);
         int32_t ignored;
         if (!o) {
-            char known[160] = "none";
-            size_t used = 0;
+            char known[160] = "merge";
+            size_t used = strlen(known);
             for (const struct policy_option *k = policy->options; k && k->name && used < sizeof known; k++)
-                used +=
-                    (size_t)snprintf(known + used, sizeof known - used, "%s%s", used ? ", " : "", k->name);
+                used += (size_t)snprintf(known + used, sizeof known - used, ", %s", k->name);
             return status_fail(why, STATUS_UNKNOWN_NAME,
                                "policy %s has no option '%.40s': expected one of: %s", policy->name, name,
                                known);
@@ -94,7 +110,7 @@ enum status policy_check_options(const struct policy *policy, const struct optio
 
 const char *policy_option_word(const struct policy_input *in, const char *name)
 {
-    const struct policy_option *o = find_option(in->policy, name);
+    const struct policy_option *o = policy_find_option(in->policy, name);
     assert(o);
     for (int32_t i = in->options ? in->options->n : 0; i-- > 0;) /* the last one said wins */
         if (strcmp(in->options->names[i], name) == 0) return in->options->values[i];
@@ -104,7 +120,7 @@ const char *policy_option_word(const struct policy_input *in, const char *name)
 int32_t policy_option_int(const struct policy_input *in, const char *name)
 {
     int32_t x = 0;
-    const bool ok = is_int_in(find_option(in->policy, name)->values, policy_option_word(in, name), &x);
+    const bool ok = is_int_in(policy_find_option(in->policy, name)->values, policy_option_word(in, name), &x);
     assert(ok);
     (void)ok;
     return x;
@@ -117,7 +133,9 @@ enum status policy_plan(const struct policy *policy, const struct batch *batch, 
     const struct policy_input in = {batch, gpu, kernels, policy, options};
     plan_begin(out, batch);
     TRY(policy_check_options(policy, options, why));
-    const enum status s = policy->plan(&in, out, why);
+    enum status s = policy->plan(&in, out, why);
+    if (s == STATUS_OK && strcmp(policy_option_word(&in, "merge"), "last") == 0)
+        s = plan_merge_last(out, why);
     if (s == STATUS_OK)
         plan_finish(out, batch);
     else

@@ -84,7 +84,13 @@ enum status policy_plan(const struct policy *policy, const struct batch *batch, 
                         const struct kernels *kernels, const struct options *options, struct plan *out,
                         struct why *why);
 
-/* Checks options against a policy's own list, as policy_plan does. */
+/* Options that every policy has, applied to the finished plan; ends with a NULL name. */
+const struct policy_option *policy_common_options(void);
+
+/* A policy's option by name, its own or a common one; NULL when it has none of that name. */
+const struct policy_option *policy_find_option(const struct policy *policy, const char *name);
+
+/* Checks options against a policy's own list and the common one, as policy_plan does. */
 enum status policy_check_options(const struct policy *policy, const struct options *options, struct why *why);
 
 /* Value of an option as a word, or as an int; the default when not set. The name must be one of the policy's.

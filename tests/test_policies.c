@@ -267,7 +267,7 @@ static void test_options(void **state)
     assert_int_equal(p.n_items, 0);
     assert_int_equal(policy_plan(policy_find("unified"), &w.batch, &m.gpu, &m.kernels, &options, &p, &why),
                      STATUS_UNKNOWN_NAME);
-    assert_non_null(strstr(why.text, "expected one of: none"));
+    assert_non_null(strstr(why.text, "expected one of: merge"));
     plan_free(&p);
     workload_free(&w);
 }

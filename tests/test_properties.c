@@ -156,6 +156,31 @@ static void check_simulation(const struct workload *w, const struct machine *m, 
     sim_result_free(&s);
 }
 
+/* merge=last: no merge grid is left, every partial item merges, and not a bit of the results changes. */
+static void check_merge_last(const struct workload *w, const struct machine *m, const struct policy *policy,
+                             const struct plan *grid, const struct truth *truth, const struct result *want)
+{
+    static const char *const name = "merge", *const value = "last";
+    const struct options options = {1, &name, &value};
+    struct plan plan = {0};
+    struct result r;
+    struct why why = {""};
+    const enum status status = policy_plan(policy, &w->batch, &m->gpu, &m->kernels, &options, &plan, &why);
+    if (status != STATUS_UNSUPPORTED) {
+        if (status != STATUS_OK || plan_check(&plan, &w->batch, &why) != STATUS_OK)
+            fail_msg("%s, %s, merge=last: %s", policy->name, w->name, why.text);
+        assert_int_equal(plan.n_items, grid->n_items);
+        for (int32_t g = 0; g < plan.n_grids; g++)
+            assert_int_not_equal(plan.grids[g].kernel, KERNEL_MERGE);
+        execute_or_fail(w, &truth->tensors, &plan, &r);
+        if (memcmp(r.o, want->o, r.o_elements * sizeof *r.o) != 0)
+            fail_msg("%s, %s: merge=last: other bits", policy->name, w->name);
+        result_free(&r);
+        check_simulation(w, m, &plan, policy->name);
+    }
+    plan_free(&plan);
+}
+
 static void test_policies_on_random_batches(void **state)
 {
     (void)state;
@@ -185,6 +210,7 @@ static void test_policies_on_random_batches(void **state)
             if (seed % 8 == 0) check_threads(&w, &truth.tensors, &plan, &r, policy_at(i)->name);
             if (seed % 4 == (uint64_t)i % 4) check_numerics(&w, &truth, &plan, policy_at(i)->name);
             check_simulation(&w, &m, &plan, policy_at(i)->name);
+            if (plan.n_merges) check_merge_last(&w, &m, policy_at(i), &plan, &truth, &r);
             result_free(&r);
             plan_free(&again);
             plan_free(&plan);
