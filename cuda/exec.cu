@@ -114,6 +114,9 @@ static enum status check_extent(const struct batch *b, const struct cuda_tensors
                                                                  t->k_stride.head, s->head_dim_qk);
             const int64_t v = page * t->v_stride.page + reach_of(1, 0, keys, t->v_stride.pos, s->num_kv_heads,
                                                                  t->v_stride.head, s->head_dim_vo);
+            if (page < 0 || page >= b->kv.num_pages)
+                return status_fail(why, STATUS_BAD_INPUT, "cuda_load: request %d: page %lld: expected 0..%d", r,
+                                   (long long)page, b->kv.num_pages - 1);
             if (keys > 0 && k > k_last) k_last = k;
             if (keys > 0 && v > v_last) v_last = v;
         }
