@@ -253,6 +253,7 @@ static const char *why_keep(const struct plan *p, int32_t g)
 /* Takes [begin, begin + n) out of an int32 array. */
 static void remove_ints(int32_t *array, int32_t *count, int32_t begin, int32_t n)
 {
+    if (n == 0) return;
     memmove(array + begin, array + begin + n, (size_t)(*count - begin - n) * sizeof *array);
     *count -= n;
 }
