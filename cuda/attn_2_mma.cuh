@@ -25,6 +25,7 @@
 
 #define ATTN_2_LOG2E 1.4426950408889634f
 #define ATTN_2_LN2   0.6931471805599453f
+#define ATTN_2_LAZY  6.0f /* see softmax */
 
 struct attn_2_key {
     int64_t k, v; /* element offsets; k < 0: no such key */
@@ -35,8 +36,10 @@ struct attn_2_reach {
     int32_t first, last, full_begin, full_end;
 };
 
-/* PLAIN: the batch's logits are dots times a positive scale (view.plain): soft cap, ALiBi and bit masks left out. */
-template <class T_, int D_, bool PLAIN, int ROW_WARPS_, int KV_WARPS_, int M_TILES_, int TILE_KV_, int STAGES_>
+/* PLAIN: for plain batches (view.plain) alone: soft cap, ALiBi, bit masks and 8-bit caches left out.
+ * TEAM: team.index where it is always the same, else -1. */
+template <class T_, int D_, bool PLAIN, int ROW_WARPS_, int KV_WARPS_, int M_TILES_, int TILE_KV_, int STAGES_,
+          int TEAM = 0>
 struct attn_2 {
     typedef T_ T;
     enum {
@@ -51,6 +54,7 @@ struct attn_2 {
         WARP_KV = TILE_KV / KV_WARPS,
         N_TILES = WARP_KV / 8,
         CHUNKS = D / 8, /* of 16 bytes, in a row */
+        COPY_ROWS = THREADS / CHUNKS, /* rows that the team copies at once */
         Q_BYTES = TILE_Q * D * 2,
         KV_BYTES = TILE_KV * D * 2,
         KEYS_AT = Q_BYTES + 2 * STAGES * KV_BYTES,
@@ -58,13 +62,14 @@ struct attn_2 {
         SMEM_BYTES = ROWS_AT + TILE_Q * (int)sizeof(struct walk_row)
     };
     static_assert(TILE_KV <= THREADS, "one thread a key fills the table of addresses");
+    static_assert(THREADS % CHUNKS == 0 && TILE_KV % COPY_ROWS == 0, "a thread copies one chunk of each row it takes");
     static_assert(KV_WARPS == 1 || (ROW_WARPS == 1 && M_TILES == 1), "warps share keys of one tile of 16 rows");
     static_assert(KV_WARPS == 1 || KV_WARPS * TILE_Q * D * 4 <= 2 * STAGES * KV_BYTES, "merge buffer");
 
     /* A thread's part of scores and outputs: rows g and g + 8 of each tile of 16. */
     struct state {
         float o[M_TILES][D / 8][4];
-        float max[M_TILES][2], sum[M_TILES][2];
+        float base[M_TILES][2], sum[M_TILES][2]; /* exp2(score - base) is what o and sum add up */
     };
 
     /* Where things are, the same for all tiles of keys. */
@@ -75,15 +80,31 @@ struct attn_2 {
         uint32_t q, k, v; /* shared memory */
         struct attn_2_key *keys;
         struct walk_row *rows;
-        int32_t n_rows, pages_of;
-        int32_t first, last, n_tiles; /* keys walked */
+        const int32_t *pages; /* of the request whose keys these are */
+        int32_t n_rows, kv_head;
+        int32_t origin, step, last, n_tiles; /* keys walked: tile i begins at origin + i step, none from last on */
         int32_t lane, row_warp, kv_warp;
-        bool fp8;
+        int32_t page_shift; /* -1: page_size is no power of two */
     };
+
+    static __device__ __forceinline__ void sync(const context &c)
+    {
+        if (THREADS == 32)
+            __syncwarp();
+        else if (TEAM >= 0)
+            asm volatile("bar.sync %0, %1;" ::"n"((int)(1 + TEAM)), "n"((int)THREADS) : "memory");
+        else
+            team_sync(c.t);
+    }
 
     static __device__ __forceinline__ int32_t tile_begin(const context &c, int32_t tile)
     {
-        return c.first + (c.item->flags & ITEM_KV_REVERSED ? c.n_tiles - 1 - tile : tile) * TILE_KV;
+        return c.origin + tile * c.step;
+    }
+
+    static __device__ __forceinline__ int32_t shift_of(int32_t n)
+    {
+        return n & (n - 1) ? -1 : 31 - __clz(n);
     }
 
     /* ---- addresses ------------------------------------------------------------------------------------------- */
@@ -91,19 +112,19 @@ struct attn_2 {
     /* The page of this thread's key of a tile; -1 where there is none. */
     static __device__ __forceinline__ int32_t find_page(const context &c, int32_t tile)
     {
-        const struct kv_table *kv = &c.x->b.kv;
         const int32_t key = tile_begin(c, tile) + c.t->thread;
         if (c.t->thread >= TILE_KV || tile >= c.n_tiles || key >= c.last) return -1;
-        return __ldg(&kv->kv_indices[__ldg(&kv->kv_indptr[c.pages_of]) + key / kv->page_size]);
+        return __ldg(c.pages + (c.page_shift >= 0 ? key >> c.page_shift : key / c.x->b.kv.page_size));
     }
 
     static __device__ __forceinline__ void note_page(const context &c, int32_t tile, int32_t page)
     {
         if (c.t->thread >= TILE_KV) return;
-        const int32_t pos = (tile_begin(c, tile) + c.t->thread) % c.x->b.kv.page_size;
+        const int32_t page_size = c.x->b.kv.page_size, index = tile_begin(c, tile) + c.t->thread,
+                      pos = c.page_shift >= 0 ? index & (page_size - 1) : index % page_size;
         struct attn_2_key key;
-        key.k = page < 0 ? -1 : walk_key_at(c.x->k_keys, page, pos, c.item->kv_head);
-        key.v = page < 0 ? -1 : walk_key_at(c.x->v_keys, page, pos, c.item->kv_head);
+        key.k = page < 0 ? -1 : walk_key_at(c.x->k_keys, page, pos, c.kv_head);
+        key.v = page < 0 ? -1 : walk_key_at(c.x->v_keys, page, pos, c.kv_head);
         c.keys[(tile & 1) * TILE_KV + c.t->thread] = key;
     }
 
@@ -150,19 +171,30 @@ struct attn_2 {
     {
         const struct shape *s = &c.x->b.shape;
         const int32_t dim = V ? s->head_dim_vo : s->head_dim_qk;
+        const int32_t first = c.t->thread / CHUNKS, chunk = c.t->thread % CHUNKS;
         const uint32_t base = (V ? c.v : c.k) + (STAGES == 2 ? (tile & 1) * KV_BYTES : 0);
-        const struct attn_2_key *keys = c.keys + (tile & 1) * TILE_KV;
-        const void *pool = V ? c.x->v : c.x->k;
-#pragma unroll 4 /* more cost registers and win nothing */
-        for (int32_t j = 0; j < TILE_KV * CHUNKS / THREADS; j++) {
-            const int32_t i = j * THREADS + c.t->thread, row = i / CHUNKS, chunk = i % CHUNKS;
-            const int64_t at = V ? keys[row].v : keys[row].k;
-            const bool valid = at >= 0 && chunk * 8 < dim;
-            const int64_t from = valid ? at + chunk * 8 : 0;
-            if (c.fp8)
-                widen8(chunk_at(base, row, chunk), (const uint8_t *)pool + from, valid, s->kv_dtype == DTYPE_FP8_E4M3);
-            else
-                mma_copy16(chunk_at(base, row, chunk), (const T *)pool + from, valid);
+        const struct attn_2_key *keys = c.keys + (tile & 1) * TILE_KV + first;
+        const T *pool = (const T *)(V ? c.x->v : c.x->k) + chunk * 8;
+        const bool inside = chunk * 8 < dim;
+        enum { BATCH = TILE_KV / COPY_ROWS < 4 ? TILE_KV / COPY_ROWS : 4 };
+        if (!PLAIN && dtype_is_fp8(s->kv_dtype)) {
+            for (int32_t row = 0; row < TILE_KV; row += COPY_ROWS) {
+                const int64_t at = V ? keys[row].v : keys[row].k;
+                const uint8_t *src = (const uint8_t *)(V ? c.x->v : c.x->k) + chunk * 8 + at;
+                widen8(chunk_at(base, row + first, chunk), src, inside && at >= 0, s->kv_dtype == DTYPE_FP8_E4M3);
+            }
+            return;
+        }
+        /* addresses a few at a time: a load of the next one does not pass a copy */
+#pragma unroll
+        for (int32_t row = 0; row < TILE_KV; row += BATCH * COPY_ROWS) {
+            int64_t at[BATCH];
+#pragma unroll
+            for (int32_t j = 0; j < BATCH; j++)
+                at[j] = V ? keys[row + j * COPY_ROWS].v : keys[row + j * COPY_ROWS].k;
+#pragma unroll
+            for (int32_t j = 0; j < BATCH; j++)
+                mma_copy16(chunk_at(base, row + j * COPY_ROWS + first, chunk), pool + at[j], inside && at[j] >= 0);
         }
     }
 
@@ -259,23 +291,38 @@ struct attn_2 {
             }
     }
 
-    /* Online softmax: s becomes exp2(s c - max c), older sums and outputs are brought to the new maximum. */
+    /* Online softmax: s becomes exp2(s unit - base). The base follows the row's maximum only when that is more than
+     * LAZY above it: precision is the same whether weights are at most 1 or at most 2^LAZY, and most tiles then leave older
+     * sums and outputs as they are. */
     static __device__ __forceinline__ void softmax(float unit, float (&s)[M_TILES][N_TILES][4], struct state &st)
     {
+        float max[M_TILES][2];
+        bool moves = false;
 #pragma unroll
         for (int32_t m = 0; m < M_TILES; m++)
 #pragma unroll
             for (int32_t half = 0; half < 2; half++) {
-                float max = st.max[m][half];
+                float most = fmaxf(s[m][0][half * 2], s[m][0][half * 2 + 1]);
 #pragma unroll
-                for (int32_t n = 0; n < N_TILES; n++)
-                    max = fmaxf(max, fmaxf(s[m][n][half * 2], s[m][n][half * 2 + 1]));
-                max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, 1));
-                max = fmaxf(max, __shfl_xor_sync(0xffffffffu, max, 2));
-                const float base = max == -INFINITY ? 0.0f : max * unit;
-                const float scale = mma_exp2(st.max[m][half] * unit - base);
-                float sum = st.sum[m][half] * scale;
-                st.max[m][half] = max;
+                for (int32_t n = 1; n < N_TILES; n++)
+                    most = fmaxf(most, fmaxf(s[m][n][half * 2], s[m][n][half * 2 + 1]));
+                max[m][half] = most;
+            }
+#pragma unroll
+        for (int32_t m = 0; m < M_TILES; m++)
+#pragma unroll
+            for (int32_t half = 0; half < 2; half++) {
+                max[m][half] = fmaxf(max[m][half], __shfl_xor_sync(0xffffffffu, max[m][half], 1));
+                max[m][half] = fmaxf(max[m][half], __shfl_xor_sync(0xffffffffu, max[m][half], 2)) * unit;
+                moves |= max[m][half] > st.base[m][half] + ATTN_2_LAZY;
+            }
+        if (__any_sync(0xffffffffu, moves)) rescale(max, st);
+#pragma unroll
+        for (int32_t m = 0; m < M_TILES; m++)
+#pragma unroll
+            for (int32_t half = 0; half < 2; half++) {
+                const float base = st.base[m][half] == -INFINITY ? 0.0f : st.base[m][half];
+                float sum = 0; /* of this tile: long rows are summed in blocks, for precision */
 #pragma unroll
                 for (int32_t n = 0; n < N_TILES; n++)
 #pragma unroll
@@ -283,7 +330,22 @@ struct attn_2 {
                         s[m][n][e] = mma_exp2(s[m][n][e] * unit - base);
                         sum += s[m][n][e];
                     }
-                st.sum[m][half] = sum;
+                st.sum[m][half] += sum;
+            }
+    }
+
+    /* Rows whose maximum is far above their base: brings base, sum and outputs up to it. Other rows stay as they are,
+     * whoever shares their warp. */
+    static __device__ __forceinline__ void rescale(const float (&max)[M_TILES][2], struct state &st)
+    {
+#pragma unroll
+        for (int32_t m = 0; m < M_TILES; m++)
+#pragma unroll
+            for (int32_t half = 0; half < 2; half++) {
+                const bool moves = max[m][half] > st.base[m][half] + ATTN_2_LAZY;
+                const float scale = moves ? mma_exp2(st.base[m][half] - max[m][half]) : 1.0f;
+                if (moves) st.base[m][half] = max[m][half];
+                st.sum[m][half] *= scale;
 #pragma unroll
                 for (int32_t n = 0; n < D / 8; n++) {
                     st.o[m][n][half * 2] *= scale;
@@ -330,7 +392,7 @@ struct attn_2 {
     }
 
     /* Each warp has its rows whole. */
-    static __device__ __forceinline__ void write_rows(const context &c, int32_t first_row, float unit, struct state &st)
+    static __device__ __forceinline__ void write_rows(const context &c, int32_t first_row, struct state &st)
     {
 #pragma unroll
         for (int32_t m = 0; m < M_TILES; m++)
@@ -342,7 +404,7 @@ struct attn_2 {
                 sum += __shfl_xor_sync(0xffffffffu, sum, 2);
                 if (row >= c.n_rows) continue;
                 const int32_t partial = partial_of(c, first_row, row);
-                const float factor = finish(c, row, partial, st.max[m][half] * unit, sum, (c.lane & 3) == 0);
+                const float factor = finish(c, row, partial, st.base[m][half], sum, (c.lane & 3) == 0);
 #pragma unroll
                 for (int32_t n = 0; n < D / 8; n++)
                     put_pair(c, row, partial, n * 8 + (c.lane & 3) * 2, st.o[m][n][half * 2] * factor,
@@ -352,8 +414,7 @@ struct attn_2 {
 
     /* Warps have the same 16 rows over different keys: maxima and sums through shared memory (Q's, no longer needed),
      * then outputs (K's and V's). */
-    static __device__ __forceinline__ void merge_warps(const context &c, int32_t first_row, float unit, char *smem,
-                                                       struct state &st)
+    static __device__ __forceinline__ void merge_warps(const context &c, int32_t first_row, char *smem, struct state &st)
     {
         float *max = (float *)smem, *sum = max + KV_WARPS * 16, *o = (float *)(smem + Q_BYTES);
         const int32_t g = c.lane >> 2;
@@ -364,17 +425,17 @@ struct attn_2 {
             s += __shfl_xor_sync(0xffffffffu, s, 1);
             s += __shfl_xor_sync(0xffffffffu, s, 2);
             if ((c.lane & 3) == 0) {
-                max[c.kv_warp * 16 + half * 8 + g] = st.max[0][half];
+                max[c.kv_warp * 16 + half * 8 + g] = st.base[0][half];
                 sum[c.kv_warp * 16 + half * 8 + g] = s;
             }
         }
-        team_sync(c.t);
+        sync(c);
 #pragma unroll
         for (int32_t half = 0; half < 2; half++) {
             float most = -INFINITY;
             for (int32_t w = 0; w < KV_WARPS; w++)
                 most = fmaxf(most, max[w * 16 + half * 8 + g]);
-            scale[half] = most == -INFINITY ? 0.0f : mma_exp2(st.max[0][half] * unit - most * unit);
+            scale[half] = most == -INFINITY ? 0.0f : mma_exp2(st.base[0][half] - most);
         }
 #pragma unroll
         for (int32_t n = 0; n < D / 8; n++)
@@ -382,7 +443,7 @@ struct attn_2 {
             for (int32_t half = 0; half < 2; half++)
                 *(float2 *)(o + ((c.kv_warp * 16 + half * 8 + g) * D + n * 8 + (c.lane & 3) * 2)) =
                     make_float2(st.o[0][n][half * 2] * scale[half], st.o[0][n][half * 2 + 1] * scale[half]);
-        team_sync(c.t);
+        sync(c);
         for (int32_t i = c.t->thread; i < c.n_rows * (D / 2); i += THREADS) {
             const int32_t row = i / (D / 2), d = i % (D / 2) * 2, partial = partial_of(c, first_row, row);
             float most = -INFINITY, total = 0, a = 0, b = 0;
@@ -390,12 +451,12 @@ struct attn_2 {
                 most = fmaxf(most, max[w * 16 + row]);
             for (int32_t w = 0; w < KV_WARPS; w++) {
                 if (max[w * 16 + row] > -INFINITY)
-                    total += sum[w * 16 + row] * mma_exp2(max[w * 16 + row] * unit - most * unit);
+                    total += sum[w * 16 + row] * mma_exp2(max[w * 16 + row] - most);
                 const float2 part = *(const float2 *)(o + ((w * 16 + row) * D + d));
                 a += part.x;
                 b += part.y;
             }
-            const float factor = finish(c, row, partial, most * unit, total, d == 0);
+            const float factor = finish(c, row, partial, most, total, d == 0);
             put_pair(c, row, partial, d, a * factor, b * factor);
         }
     }
@@ -431,47 +492,42 @@ struct attn_2 {
         int32_t page = find_page(c, 0);
         note_page(c, 0, page);
         page = find_page(c, 1);
-        team_sync(c.t);
+        if (STAGES == 2) {
+            note_page(c, 1, page);
+            page = find_page(c, 2);
+        }
+        sync(c);
         copy_q(c);
         copy_tile<false>(c, 0);
-        mma_commit();
-        copy_tile<true>(c, 0);
+        if (STAGES == 2) {
+            mma_commit();
+            copy_tile<true>(c, 0);
+        }
         mma_commit();
         for (int32_t tile = 0; tile < c.n_tiles; tile++) {
             const bool more = tile + 1 < c.n_tiles;
             const int32_t begin = tile_begin(c, tile);
             float s[M_TILES][N_TILES][4];
-            if (more) note_page(c, tile + 1, page);
-            page = find_page(c, tile + 2);
-            mma_wait<1>(); /* K of this tile; its V may be under way */
-            team_sync(c.t);
-            if (STAGES == 2) {
-                if (more) copy_tile<false>(c, tile + 1);
-                mma_commit();
-            }
+            mma_wait<STAGES - 1>(); /* K of this tile; with two stages its V may be under way */
+            sync(c);
+            if (STAGES == 1)
+                copy_tile<true>(c, tile);
+            else if (more)
+                copy_tile<false>(c, tile + 1);
+            mma_commit();
+            note_page(c, tile + STAGES, page);
+            page = find_page(c, tile + STAGES + 1);
             scores(c, tile, s);
-            if (STAGES == 1) {
-                team_sync(c.t);
-                if (more) copy_tile<false>(c, tile + 1);
-                mma_commit();
-            }
             if (!PLAIN || begin < a.full_begin || begin + TILE_KV > a.full_end) mask(c, begin, scale, s);
             softmax(unit, s, st);
-            mma_wait<1>(); /* V of this tile; the next K may be under way */
-            team_sync(c.t);
-            if (STAGES == 2) {
-                if (more) copy_tile<true>(c, tile + 1);
-                mma_commit();
-            }
+            mma_wait<STAGES - 1>(); /* V of this tile; with two stages the next K may be under way */
+            sync(c);
+            if (more) copy_tile<STAGES == 2>(c, tile + 1);
+            mma_commit();
             accumulate(c, tile, s, st);
-            if (STAGES == 1) {
-                team_sync(c.t);
-                if (more) copy_tile<true>(c, tile + 1);
-                mma_commit();
-            }
         }
         mma_wait<0>();
-        team_sync(c.t);
+        sync(c);
     }
 
     static __device__ __forceinline__ void tile_of_rows(const struct view_launch *l, const struct item *item,
@@ -479,28 +535,42 @@ struct attn_2 {
     {
         const int32_t warp = t->thread / 32, left = item->row_end - first_row;
         const uint32_t base = mma_shared(t->smem);
-        context c = {&l->x, item, t, base, base + Q_BYTES, base + Q_BYTES + STAGES * KV_BYTES,
-                     (struct attn_2_key *)(t->smem + KEYS_AT), (struct walk_row *)(t->smem + ROWS_AT),
-                     left < TILE_Q ? left : TILE_Q, walk_pages_of(&l->x, item->group), 0, 0, 0,
-                     t->thread % 32, KV_WARPS > 1 ? 0 : warp, KV_WARPS > 1 ? warp : 0,
-                     dtype_is_fp8(l->x.b.shape.kv_dtype)};
-        team_sync(t); /* nobody still reads the last tile's rows */
+        const struct kv_table *kv = &l->x.b.kv;
+        context c;
+        c.x = &l->x;
+        c.item = item;
+        c.t = t;
+        c.q = base;
+        c.k = base + Q_BYTES;
+        c.v = c.k + STAGES * KV_BYTES;
+        c.keys = (struct attn_2_key *)(t->smem + KEYS_AT);
+        c.rows = (struct walk_row *)(t->smem + ROWS_AT);
+        c.pages = kv->kv_indices + kv->kv_indptr[walk_pages_of(&l->x, item->group)];
+        c.page_shift = shift_of(kv->page_size);
+        c.n_rows = left < TILE_Q ? left : TILE_Q;
+        c.kv_head = item->kv_head;
+        c.lane = t->thread % 32;
+        c.row_warp = KV_WARPS > 1 ? 0 : warp;
+        c.kv_warp = KV_WARPS > 1 ? warp : 0;
+        sync(c); /* nobody still reads the last tile's rows */
         for (int32_t row = t->thread; row < TILE_Q; row += THREADS) {
             struct walk_row r = {0, 0, 0, 0, 0, 0, 0, 0};
             if (row < c.n_rows) r = walk_item_row(c.x, item, order, first_row + row);
             c.rows[row] = r;
         }
-        team_sync(t);
+        sync(c);
         const struct attn_2_reach a = reach(c);
         const float scale = l->x.sm_scale * walk_k_scale(c.x, item->kv_head);
         const float unit = PLAIN ? scale * ATTN_2_LOG2E : 1.0f;
-        c.first = a.first;
+        const bool reversed = item->flags & ITEM_KV_REVERSED;
         c.last = a.last;
         c.n_tiles = a.first < a.last ? (a.last - a.first + TILE_KV - 1) / TILE_KV : 0;
+        c.origin = reversed ? a.first + (c.n_tiles - 1) * TILE_KV : a.first;
+        c.step = reversed ? -TILE_KV : TILE_KV;
         struct state st;
 #pragma unroll
         for (int32_t m = 0; m < M_TILES; m++) {
-            st.max[m][0] = st.max[m][1] = -INFINITY;
+            st.base[m][0] = st.base[m][1] = -INFINITY;
             st.sum[m][0] = st.sum[m][1] = 0;
 #pragma unroll
             for (int32_t n = 0; n < D / 8; n++)
@@ -508,9 +578,9 @@ struct attn_2 {
         }
         if (c.n_tiles > 0) walk_keys(c, a, scale, unit, st);
         if (KV_WARPS == 1)
-            write_rows(c, first_row, unit, st);
+            write_rows(c, first_row, st);
         else
-            merge_warps(c, first_row, unit, t->smem, st);
+            merge_warps(c, first_row, t->smem, st);
     }
 
     static __device__ __forceinline__ void run(const struct view_launch *l, const struct item *item, int32_t order,

@@ -7,25 +7,35 @@
 #include "cuda/attn_2_mma.cuh"
 #include "cuda/kernels.h"
 
+/* T, D; plain; row warps, KV warps, tiles of 16 rows a warp, keys a step, stages; team */
 #if ROWS_D <= 128
-/*                                          row warps, KV warps, tiles of 16 rows a warp, keys a step, stages */
-template <bool PLAIN> using prefill_128 = attn_2<ROWS_T, ROWS_D, PLAIN, 4, 1, 2, 64, 1>;
-template <bool PLAIN> using prefill_64 = attn_2<ROWS_T, ROWS_D, PLAIN, 4, 1, 1, 128, 1>;
-template <bool PLAIN> using prefill_2_warps = attn_2<ROWS_T, ROWS_D, PLAIN, 2, 1, 2, 32, 1>;
-template <bool PLAIN> using decode_16 = attn_2<ROWS_T, ROWS_D, PLAIN, 1, 4, 1, 128, 1>;
-template <bool PLAIN> using decode_warp = attn_2<ROWS_T, ROWS_D, PLAIN, 1, 1, 1, 32, 1>;
-template <bool PLAIN> using decode_ring = attn_2<ROWS_T, ROWS_D, PLAIN, 1, 8, 1, 128, 2>;
-template <bool PLAIN> using prefill_8_warps = attn_2<ROWS_T, ROWS_D, PLAIN, 8, 1, 1, 128, 2>;
+typedef attn_2<ROWS_T, ROWS_D, true, 4, 1, 2, 64, 1> prefill_128;
+typedef attn_2<ROWS_T, ROWS_D, true, 4, 1, 1, 128, 1> prefill_64;
+typedef attn_2<ROWS_T, ROWS_D, true, 2, 1, 2, 32, 1> prefill_2_warps;
+typedef attn_2<ROWS_T, ROWS_D, true, 8, 1, 1, 64, 2> prefill_8_warps;
+typedef attn_2<ROWS_T, ROWS_D, true, 1, 4, 1, 128, 1> decode_16;
+typedef attn_2<ROWS_T, ROWS_D, true, 1, 1, 1, 32, 1> decode_warp;
+typedef attn_2<ROWS_T, ROWS_D, true, 1, 8, 1, 128, 2> decode_ring;
+typedef attn_2<ROWS_T, ROWS_D, true, 2, 1, 2, 32, 1, -1> prefill_lane;    /* one of several side by side */
+typedef attn_2<ROWS_T, ROWS_D, true, 4, 1, 1, 128, 1, 1> prefill_64_behind; /* the warps behind another team */
 #else
 /* A warp cannot hold 32 rows of 256 fp32 outputs: tiles of 128 rows are done in two halves. */
-template <bool PLAIN> using prefill_128 = attn_2<ROWS_T, ROWS_D, PLAIN, 4, 1, 1, 64, 1>;
-template <bool PLAIN> using prefill_64 = attn_2<ROWS_T, ROWS_D, PLAIN, 4, 1, 1, 64, 1>;
-template <bool PLAIN> using prefill_2_warps = attn_2<ROWS_T, ROWS_D, PLAIN, 2, 1, 1, 32, 1>;
-template <bool PLAIN> using decode_16 = attn_2<ROWS_T, ROWS_D, PLAIN, 1, 4, 1, 64, 1>;
-template <bool PLAIN> using decode_warp = attn_2<ROWS_T, ROWS_D, PLAIN, 1, 1, 1, 32, 1>;
-template <bool PLAIN> using decode_ring = attn_2<ROWS_T, ROWS_D, PLAIN, 1, 4, 1, 64, 2>;
-template <bool PLAIN> using prefill_8_warps = attn_2<ROWS_T, ROWS_D, PLAIN, 8, 1, 1, 32, 2>;
+typedef attn_2<ROWS_T, ROWS_D, true, 4, 1, 1, 64, 1> prefill_128;
+typedef attn_2<ROWS_T, ROWS_D, true, 4, 1, 1, 64, 1> prefill_64;
+typedef attn_2<ROWS_T, ROWS_D, true, 2, 1, 1, 32, 1> prefill_2_warps;
+typedef attn_2<ROWS_T, ROWS_D, true, 8, 1, 1, 32, 2> prefill_8_warps;
+typedef attn_2<ROWS_T, ROWS_D, true, 1, 4, 1, 64, 1> decode_16;
+typedef attn_2<ROWS_T, ROWS_D, true, 1, 1, 1, 32, 1> decode_warp;
+typedef attn_2<ROWS_T, ROWS_D, true, 1, 4, 1, 64, 2> decode_ring;
 #endif
+/* FlashInfer's CUDA-core decode: its five CTAs an SM, its 64 keys a step; the products are on tensor cores here. */
+typedef attn_2<ROWS_T, ROWS_D, true, 1, 4, 1, 64, 1> decode_64_keys;
+
+/* Any mask, soft cap, ALiBi, 8-bit caches: fewer shapes, for these cost more to compute anyway. */
+typedef attn_2<ROWS_T, ROWS_D, false, 4, 1, 1, 64, 1> general_prefill;
+typedef attn_2<ROWS_T, ROWS_D, false, 2, 1, 1, 32, 1> general_prefill_2_warps;
+typedef attn_2<ROWS_T, ROWS_D, false, 1, 4, 1, 64, 1> general_decode;
+typedef attn_2<ROWS_T, ROWS_D, false, 1, 1, 1, 32, 1> general_decode_warp;
 
 template <class A, int THREADS, int MIN_CTAS> static bool one(struct kernel_code *out)
 {
@@ -47,27 +57,54 @@ template <class P, class Q, int THREADS, int MIN_CTAS> static bool both(struct k
     return true;
 }
 
-template <bool PLAIN> static bool find_one(enum kernel_id row, struct kernel_code *out)
+static bool find_plain(enum kernel_id row, struct kernel_code *out)
 {
     switch (row) {
     case KERNEL_FA3_PREFILL_128:
     case KERNEL_FA3_PACKED_128:
-        return one<prefill_8_warps<PLAIN>, 384, 1>(out);
+        return one<prefill_8_warps, 384, 1>(out);
     case KERNEL_FA2_PREFILL_128:
     case KERNEL_FA2_FWD_128:
-        return one<prefill_128<PLAIN>, 128, 2>(out);
+        return one<prefill_128, 128, 2>(out);
     case KERNEL_FA2_PREFILL_64:
     case KERNEL_FA2_FWD_64_SPLIT:
     case KERNEL_FA2_SPLITKV_64:
-        return one<prefill_64<PLAIN>, 128, 2>(out);
+        return one<prefill_64, 128, 2>(out);
     case KERNEL_FA2_FWD_64:
-        return one<prefill_2_warps<PLAIN>, 64, 4>(out);
+        return one<prefill_2_warps, 64, 4>(out);
     case KERNEL_FA2_DECODE_16:
-        return one<decode_16<PLAIN>, 128, 2>(out);
+        return one<decode_16, 128, 2>(out);
+    case KERNEL_FI_DECODE_CC:
+        return one<decode_64_keys, 128, 5>(out);
     case KERNEL_WARP_DECODE_16:
-        return one<decode_warp<PLAIN>, 32, 8>(out);
+        return one<decode_warp, 32, 8>(out);
     case KERNEL_RING_DECODE_16:
-        return one<decode_ring<PLAIN>, 384, 1>(out);
+        return one<decode_ring, 384, 1>(out);
+    default:
+        return false;
+    }
+}
+
+/* Rows of 384 threads have warps to spare, which wait. */
+static bool find_general(enum kernel_id row, struct kernel_code *out)
+{
+    switch (row) {
+    case KERNEL_FA3_PREFILL_128:
+    case KERNEL_FA3_PACKED_128:
+    case KERNEL_FA2_PREFILL_128:
+    case KERNEL_FA2_FWD_128:
+    case KERNEL_FA2_PREFILL_64:
+    case KERNEL_FA2_FWD_64_SPLIT:
+    case KERNEL_FA2_SPLITKV_64:
+        return one<general_prefill, 384, 1>(out);
+    case KERNEL_FA2_FWD_64:
+        return one<general_prefill_2_warps, 64, 4>(out);
+    case KERNEL_FA2_DECODE_16:
+    case KERNEL_FI_DECODE_CC:
+    case KERNEL_RING_DECODE_16:
+        return one<general_decode, 384, 1>(out);
+    case KERNEL_WARP_DECODE_16:
+        return one<general_decode_warp, 32, 8>(out);
     default:
         return false;
     }
@@ -79,25 +116,25 @@ static bool find_fused(enum kernel_id row, struct kernel_code *out)
 #if ROWS_D == 128
     switch (row) {
     case KERNEL_FUSED_128_16:
-        return both<prefill_128<true>, decode_16<true>, 128, 2>(out);
+        return both<prefill_128, decode_16, 128, 2>(out);
     case KERNEL_FUSED_64_16:
-        return both<prefill_64<true>, decode_16<true>, 128, 2>(out);
+        return both<prefill_64, decode_16, 128, 2>(out);
     case KERNEL_FUSED_FA3_16:
-        return both<prefill_8_warps<true>, decode_ring<true>, 384, 1>(out);
+        return both<prefill_8_warps, decode_ring, 384, 1>(out);
     case KERNEL_POD_2:
-        return both<prefill_128<true>, decode_warp<true>, 128, 2>(out);
+        return both<prefill_128, decode_warp, 128, 2>(out);
     case KERNEL_POD_2_DECODE_SPLIT:
-        return both<prefill_128<true>, prefill_64<true>, 128, 2>(out);
+        return both<prefill_128, prefill_64, 128, 2>(out);
     case KERNEL_POD_2_PREFILL_SPLIT:
-        return both<prefill_64<true>, decode_warp<true>, 128, 2>(out);
+        return both<prefill_64, decode_warp, 128, 2>(out);
     case KERNEL_POD_2_BOTH_SPLIT:
-        return both<prefill_64<true>, prefill_64<true>, 128, 2>(out);
+        return both<prefill_64, prefill_64, 128, 2>(out);
     case KERNEL_POD_4:
-        return both<prefill_2_warps<true>, decode_warp<true>, 64, 4>(out);
+        return both<prefill_2_warps, decode_warp, 64, 4>(out);
     case KERNEL_POD_4_DECODE_SPLIT:
-        return both<prefill_2_warps<true>, prefill_64<true>, 128, 2>(out);
+        return both<prefill_lane, prefill_64, 128, 2>(out);
     case KERNEL_WARP_FUSED_128_64:
-        return both<prefill_128<true>, prefill_64<true>, 256, 1>(out);
+        return both<prefill_128, prefill_64_behind, 256, 1>(out);
     default:
         return false;
     }
@@ -110,6 +147,6 @@ static bool find_fused(enum kernel_id row, struct kernel_code *out)
 
 bool ROWS_FIND(enum kernel_id row, bool plain, struct kernel_code *out)
 {
-    if (plain && find_fused(row, out)) return true;
-    return plain ? find_one<true>(row, out) : find_one<false>(row, out);
+    if (!plain) return find_general(row, out);
+    return find_fused(row, out) || find_plain(row, out);
 }

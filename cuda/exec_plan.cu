@@ -123,7 +123,7 @@ enum status exec_choose(const struct cuda_device *d, enum kernel_id row, const s
         out->function = kernels_attn_1(shape->head_dim_qk > shape->head_dim_vo ? shape->head_dim_qk
                                                                                : shape->head_dim_vo);
         out->h = halves_of(k);
-        return STATUS_OK;
+        return hold_down(d, ctas_per_sm, out, why);
     }
     out->mma = true;
     out->function = code.function;

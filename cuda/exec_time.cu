@@ -283,15 +283,16 @@ static enum status build_spans(const struct exec_prepared *e, const struct view_
         for (int64_t i = 0; i < all; i++) {
             if (raw[i].end_ns == 0) continue; /* never ran on its own */
             ran[*n] = raw[i];
-            index[(*n)++] = (int32_t)(i < e->n_items ? i : i - e->n_items);
+            index[(*n)++] = (int32_t)i;
             if (raw[i].begin_ns < origin) origin = raw[i].begin_ns;
         }
         const int64_t n_ctas = gather_ctas(ran, *n, ctas);
         give_slots(ctas, n_ctas);
         for (int64_t i = 0; i < *n; i++) {
             const struct view_span *s = &ran[i];
-            (*spans)[i] = {s->sm, slot_of(ctas, n_ctas, s) * stride + s->lane, s->grid, s->cta, index[i],
-                           (double)(s->begin_ns - origin), (double)(s->end_ns - origin)};
+            const bool is_merge = index[i] >= e->n_items;
+            (*spans)[i] = {s->sm, slot_of(ctas, n_ctas, s) * stride + s->lane, s->grid, s->cta,
+                           is_merge ? index[i] - e->n_items : index[i], is_merge, (double)(s->begin_ns - origin), (double)(s->end_ns - origin)};
         }
         qsort(*spans, (size_t)*n, sizeof **spans, by_begin);
     }

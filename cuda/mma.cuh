@@ -16,11 +16,12 @@ static __device__ __forceinline__ uint32_t mma_shared(const void *p)
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* 16 bytes global to shared, zeros where !valid (then src is not read). */
+/* 16 bytes global to shared, zeros where !valid (then src is not read). Copies and matrix loads are ordered by the waits
+ * and barriers between them, which alone tell the compiler about memory: loads of the next address may pass a copy. */
 static __device__ __forceinline__ void mma_copy16(uint32_t dst, const void *src, bool valid)
 {
     const int32_t bytes = valid ? 16 : 0;
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(bytes) : "memory");
+    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(dst), "l"(src), "r"(bytes));
 }
 
 static __device__ __forceinline__ void mma_commit(void)
@@ -38,16 +39,14 @@ static __device__ __forceinline__ void mma_load4(uint32_t (&r)[4], uint32_t addr
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(address)
-                 : "memory");
+                 : "r"(address));
 }
 
 static __device__ __forceinline__ void mma_load4_transposed(uint32_t (&r)[4], uint32_t address)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
                  : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-                 : "r"(address)
-                 : "memory");
+                 : "r"(address));
 }
 
 /* C += A B in fp32. */

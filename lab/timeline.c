@@ -1,13 +1,8 @@
 #include "lab/timeline.h"
 
-static bool is_merge(const struct plan *p, const struct span *s)
-{
-    return kernel_row((enum kernel_id)p->grids[s->grid].kernel)->role == ROLE_MERGE;
-}
-
 const char *timeline_role(const struct plan *p, const struct span *s)
 {
-    if (is_merge(p, s)) return "merge";
+    if (s->is_merge) return "merge";
     return kernel_row((enum kernel_id)p->items[s->item].kernel)->role == ROLE_DECODE ? "decode" : "prefill";
 }
 
@@ -19,7 +14,7 @@ void timeline_write_csv(FILE *out, const struct plan *p, const struct span *span
         const struct span *s = &spans[i];
         fprintf(out, "%d,%d,%d,%s,%d,%d,%.3f,%.3f,", s->grid, s->cta, s->item, timeline_role(p, s), s->sm,
                 s->slot, s->begin_ns, s->end_ns);
-        if (is_merge(p, s)) {
+        if (s->is_merge) {
             const struct merge *m = &p->merges[s->item];
             fprintf(out, "%d,%d,%d,%d,,\n", m->request, m->kv_head, m->row_begin, m->row_end);
         } else {
@@ -38,7 +33,7 @@ static void write_event(FILE *out, const struct plan *p, const struct span *s)
             "%d,\"cta\":%d,",
             timeline_role(p, s), s->sm, s->slot, s->begin_ns / 1e3, (s->end_ns - s->begin_ns) / 1e3, s->grid,
             s->cta);
-    if (is_merge(p, s)) {
+    if (s->is_merge) {
         const struct merge *m = &p->merges[s->item];
         fprintf(out, "\"merge\":%d,\"request\":%d,\"kv_head\":%d,\"rows\":\"%d..%d\"}},\n", s->item,
                 m->request, m->kv_head, m->row_begin, m->row_end);

@@ -11,7 +11,8 @@ struct span {
                      lane: spans of one (sm, slot) never overlap */
     int32_t grid;
     int32_t cta;             /* index within the grid */
-    int32_t item;            /* plan item, or merge index when the grid's kernel row is ROLE_MERGE */
+    int32_t item;            /* plan item, or merge index where is_merge */
+    int32_t is_merge;        /* by a merge grid, or by the last item to arrive */
     double begin_ns, end_ns; /* from the start of the first grid */
 };
 

@@ -448,9 +448,10 @@ static enum status add_span(struct engine *e, int32_t id)
         r->spans = spans;
         e->cap_spans = cap;
     }
-    r->spans[r->n_spans++] = (struct span){
-        c->sm,    c->slot * e->lane_stride + id % KERNEL_MAX_LANES, c->grid, c->index, l->work, l->begin_ns,
-        e->now_ns};
+    r->spans[r->n_spans++] = (struct span){c->sm,       c->slot * e->lane_stride + id % KERNEL_MAX_LANES,
+                                           c->grid,     c->index,
+                                           l->work,     l->is_merge,
+                                           l->begin_ns, e->now_ns};
     return STATUS_OK;
 }
 

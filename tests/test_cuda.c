@@ -231,6 +231,7 @@ static void test_batch_invariance(void **state)
 static int by_work(const void *a, const void *b)
 {
     const struct span *x = a, *y = b;
+    if (x->is_merge != y->is_merge) return x->is_merge - y->is_merge;
     return x->grid != y->grid ? (x->grid > y->grid) - (x->grid < y->grid)
                               : (x->item > y->item) - (x->item < y->item);
 }
@@ -257,7 +258,8 @@ static void compare_spans(const struct fixture *f, const struct plan *plan, cons
     for (int64_t i = 0; i < s.n_spans; i++) {
         const struct span *want = &s.spans[i];
         const struct grid *g = &plan->grids[want->grid];
-        if (k < n && got[k].grid == want->grid && got[k].item == want->item) {
+        if (k < n && got[k].is_merge == want->is_merge && got[k].grid == want->grid &&
+            got[k].item == want->item) {
             if (g->dispatch == DISPATCH_FIXED && got[k].cta != want->cta)
                 fail_msg("%s: item %d of grid %d ran on CTA %d, simulated on %d", who, want->item, want->grid,
                          got[k].cta, want->cta);

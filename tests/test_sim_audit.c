@@ -56,9 +56,7 @@ static struct cta *cta_of(const struct audit *a, const struct span *s)
 
 static const struct demand *demand_of(const struct audit *a, const struct span *s)
 {
-    const struct grid *g = &a->p->grids[s->grid];
-    const bool merge = kernel_row((enum kernel_id)g->kernel)->role == ROLE_MERGE;
-    return merge ? &a->demands.merges[s->item] : &a->demands.items[s->item];
+    return s->is_merge ? &a->demands.merges[s->item] : &a->demands.items[s->item];
 }
 
 /* Spans are in order of begin, so a CTA's first comes first. */
