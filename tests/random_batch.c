@@ -74,6 +74,30 @@ static void random_features(struct rng *r, struct workload_params *p)
     }
 }
 
+/* Brings a batch to what the tensor-core kernels take; half of them plain, so that the fastest are met. */
+static void for_tensor_cores(struct rng *r, struct workload_params *p)
+{
+    static const int32_t dims[] = {40, 64, 64, 80, 128, 128, 128, 192, 256};
+    struct shape *s = &p->shape;
+    const struct workload_params d = workload_default_params();
+    s->head_dim_qk = pick(r, dims, 9);
+    s->head_dim_vo = rng_below(r, 4) ? s->head_dim_qk : pick(r, dims, 9);
+    s->kv_latent = false;
+    s->q_dtype = rng_below(r, 2) ? DTYPE_BF16 : DTYPE_FP16;
+    if (rng_below(r, 4) || !dtype_is_fp8(s->kv_dtype)) s->kv_dtype = s->q_dtype;
+    p->rope = d.rope;
+    p->layout.q = d.layout.q;
+    p->layout.o = d.layout.o;
+    if (rng_below(r, 4) == 0) {
+        p->layout.q.head = s->head_dim_qk + 8 * between(r, 0, 2);
+        p->layout.q.token = p->layout.q.head * s->num_qo_heads + 8 * between(r, 0, 9);
+    }
+    if (rng_below(r, 2) == 0) return;
+    p->mask.logits_soft_cap = 0;
+    p->mask.alibi = false;
+    s->kv_dtype = s->q_dtype;
+}
+
 static float *random_per_head(struct rng *r, int32_t heads, double low, double high)
 {
     float *out = malloc((size_t)heads * sizeof *out);
@@ -143,12 +167,13 @@ static void share_prefixes(struct rng *r, struct workload *w)
     }
 }
 
-void random_batch(uint64_t seed, double max_pairs, struct workload *out)
+static void draw_batch(uint64_t seed, double max_pairs, bool tensor_cores, struct workload *out)
 {
     struct rng r = {seed};
     struct why why = {""};
     struct workload_params p = random_params(&r);
     random_features(&r, &p);
+    if (tensor_cores) for_tensor_cores(&r, &p);
     int32_t qo_len[24], kv_len[24], n = 0;
     const int32_t want = between(&r, 1, 24);
     double pairs = 0;
@@ -167,6 +192,16 @@ void random_batch(uint64_t seed, double max_pairs, struct workload *out)
     if (p.layout.store != KV_RAGGED && rng_below(&r, 3) == 0) share_prefixes(&r, out);
     must(workload_finish(out, &why), &why, "random_batch");
     snprintf(out->name, sizeof out->name, "random-%llu", (unsigned long long)seed);
+}
+
+void random_batch(uint64_t seed, double max_pairs, struct workload *out)
+{
+    draw_batch(seed, max_pairs, false, out);
+}
+
+void random_tensor_core_batch(uint64_t seed, double max_pairs, struct workload *out)
+{
+    draw_batch(seed, max_pairs, true, out);
 }
 
 enum { MAX_LARGE = 64, MAX_LARGE_KEYS = 1 << 22 };

@@ -10,6 +10,10 @@
  * x heads. */
 void random_batch(uint64_t seed, double max_pairs, struct workload *out);
 
+/* The same over what tensor-core kernels take: bf16 and fp16, some 8-bit caches, head_dim 40 to 256 in steps of 8,
+ * aligned strides, no RoPE. */
+void random_tensor_core_batch(uint64_t seed, double max_pairs, struct workload *out);
+
 /* Large ones for planning only: 1 to 64 requests, q 1 to 13353, kv to 2^20, the same heads and pages. */
 void random_large_batch(uint64_t seed, struct workload *out);
 
