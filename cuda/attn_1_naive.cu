@@ -3,19 +3,6 @@
 
 #include "cuda/attn_1_naive.cuh"
 #include "cuda/kernels.h"
-#include "cuda/worker.cuh"
-
-static __device__ void attn_1_128(const struct view_launch *l, const struct item *item, int32_t role,
-                                  const struct team *t)
-{
-    attn_1_item_128(&l->x, item, l->g.row_order[role], t->thread / 32, t->threads / 32, t->thread % 32);
-}
-
-static __device__ void attn_1_1024(const struct view_launch *l, const struct item *item, int32_t role,
-                                   const struct team *t)
-{
-    attn_1_item_1024(&l->x, item, l->g.row_order[role], t->thread / 32, t->threads / 32, t->thread % 32);
-}
 
 /* Lanes and halves share no memory here; only their numbers of threads matter. */
 __global__ void __launch_bounds__(384, 3) attn_1_naive_128(const __grid_constant__ struct view_launch l,

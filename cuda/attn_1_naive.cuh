@@ -10,6 +10,7 @@
 #include "cuda/draw.h"
 #include "cuda/merge_math.h"
 #include "cuda/walk.h"
+#include "cuda/worker.cuh"
 
 /* Sum over the warp; all lanes get it. */
 static __device__ __forceinline__ float attn_1_sum(float x)
@@ -50,5 +51,18 @@ static __device__ __forceinline__ float attn_1_element(const struct view *x, int
 #undef ATTN_1_ROW
 #undef ATTN_1_ITEM
 #undef ATTN_1_REGS
+
+/* As worker_attn: heads up to 128, up to 1024. */
+static __device__ void attn_1_128(const struct view_launch *l, const struct item *item, int32_t role,
+                                  const struct team *t)
+{
+    attn_1_item_128(&l->x, item, l->g.row_order[role], t->thread / 32, t->threads / 32, t->thread % 32);
+}
+
+static __device__ void attn_1_1024(const struct view_launch *l, const struct item *item, int32_t role,
+                                   const struct team *t)
+{
+    attn_1_item_1024(&l->x, item, l->g.row_order[role], t->thread / 32, t->threads / 32, t->thread % 32);
+}
 
 #endif

@@ -2,6 +2,7 @@
 #include "cuda/number.cuh"
 
 #include "cuda/exec_internal.h"
+#include "cuda/lower.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -129,15 +130,6 @@ static enum status check_extent(const struct batch *b, const struct cuda_tensors
     return STATUS_OK;
 }
 
-/* Slopes of Press et al. 2022 for n heads: a power of two, or the one below and every second of the next. */
-static float alibi_slope(int32_t h, int32_t n)
-{
-    int32_t p = 1;
-    while (p * 2 <= n)
-        p *= 2;
-    return (float)(h < p ? exp2(-8.0 * (h + 1) / p) : exp2(-4.0 * (2 * (h - p) + 1) / p));
-}
-
 static bool scales_positive(const struct batch *b)
 {
     for (int32_t h = 0; b->k_scale && h < b->shape.num_kv_heads; h++)
@@ -170,7 +162,7 @@ static enum status put_batch(struct cuda_device *d, const struct batch *b, struc
     float *slopes = (float *)malloc(heads * sizeof *slopes);
     if (!slopes) return status_fail(why, STATUS_NO_MEMORY, "cuda_load: out of memory");
     for (size_t h = 0; h < heads; h++)
-        slopes[h] = alibi_slope((int32_t)h, b->shape.num_qo_heads);
+        slopes[h] = lower_alibi_slope((int32_t)h, b->shape.num_qo_heads);
     const enum status status =
         exec_take(&d->loaded, slopes, heads * sizeof *slopes, "batch", (void **)&d->x.alibi, why);
     free(slopes);

@@ -49,7 +49,6 @@ struct exec_prepared {
     size_t partial_rows;
     int32_t *counters;
     int32_t n_counters;
-    int32_t *arrived;
     cudaGraphExec_t graph;
     cudaStream_t *streams;
     int32_t n_streams;

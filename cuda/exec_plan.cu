@@ -1,5 +1,6 @@
 /* exec_plan: a plan onto the device: its arrays, its workspace, the kernel of each grid, the graph of its launches. */
 #include "cuda/exec_internal.h"
+#include "cuda/lower.h"
 
 extern "C" {
 #include "sched/plan_check.h"
@@ -56,20 +57,6 @@ static bool find_attn_2(enum kernel_id row, const struct shape *s, bool plain, s
     return bf16 ? kernels_attn_2_bf16_256(row, plain, out) : kernels_attn_2_fp16_256(row, plain, out);
 }
 
-/* Threads of each half of a row, lanes apart; what attn_1 needs to know. */
-static struct worker_halves halves_of(const struct kernel *k)
-{
-    struct worker_halves h = {{k->threads, k->threads}, {0, 0}};
-    if (k->role != ROLE_FUSED) return h;
-    h.threads[WORK_PREFILL] = k->threads / kernel_role_lanes(k, false);
-    h.threads[WORK_DECODE] = k->threads / kernel_role_lanes(k, true);
-    if (k->fused_how == FUSED_BESIDE) {
-        h.threads[WORK_PREFILL] = kernel_row(k->fused_prefill)->threads;
-        h.threads[WORK_DECODE] = kernel_row(k->fused_decode)->threads;
-    }
-    return h;
-}
-
 static int32_t smem_of(const struct kernel *k, const struct worker_halves *h)
 {
     const int32_t p = h->smem_bytes[WORK_PREFILL] * kernel_role_lanes(k, false),
@@ -122,7 +109,7 @@ enum status exec_choose(const struct cuda_device *d, enum kernel_id row, const s
     if (!found) {
         out->function = kernels_attn_1(shape->head_dim_qk > shape->head_dim_vo ? shape->head_dim_qk
                                                                                : shape->head_dim_vo);
-        out->h = halves_of(k);
+        out->h = lower_halves(k);
         return hold_down(d, ctas_per_sm, out, why);
     }
     out->mma = true;
@@ -140,82 +127,28 @@ enum status exec_choose(const struct cuda_device *d, enum kernel_id row, const s
 
 /* ---- arrays of the plan ------------------------------------------------------------------------------------------ */
 
-/* Which merges read each item's partial rows, and how many items each merge waits for. Both sides are intervals of
- * partial rows; a table of rows keeps it simple. */
-static enum status put_arrivals(struct exec_prepared *e, const struct plan *p, struct view *x, struct why *why)
+/* Row groups, and merges by last arrivers. */
+static enum status put_lowered(struct exec_prepared *e, const struct plan *p, const struct lowered *l, struct view *x,
+                               struct why *why)
 {
-    bool any = false;
-    for (int32_t i = 0; i < p->n_items; i++)
-        any |= (p->items[i].flags & ITEM_LAST_MERGES) != 0;
-    if (!any) return STATUS_OK;
-    const size_t rows = (size_t)p->partial_rows + 1, n_items = (size_t)p->n_items, n_merges = (size_t)p->n_merges;
-    int32_t *merge_of = (int32_t *)malloc(rows * sizeof(int32_t)), *list = (int32_t *)malloc(rows * sizeof(int32_t)),
-            *indptr = (int32_t *)calloc(n_items + 1, sizeof(int32_t)),
-            *needs = (int32_t *)calloc(n_merges + 1, sizeof(int32_t));
-    enum status status = merge_of && list && indptr && needs
-                             ? STATUS_OK
-                             : status_fail(why, STATUS_NO_MEMORY, "cuda_prepare: out of memory");
-    for (int32_t m = 0; status == STATUS_OK && m < p->n_merges; m++)
-        for (int32_t s = p->merge_indptr[m]; s < p->merge_indptr[m + 1]; s++)
-            for (int32_t i = 0; i < p->merges[m].row_end - p->merges[m].row_begin; i++)
-                merge_of[p->merge_src[s] + i] = m;
-    int32_t n = 0;
-    for (int32_t i = 0; status == STATUS_OK && i < p->n_items; i++) {
-        const struct item *item = &p->items[i];
-        const int32_t first = n;
-        for (int32_t row = 0; item->flags & ITEM_LAST_MERGES && item->partial >= 0 && row < item->row_end - item->row_begin;
-             row++) {
-            const int32_t m = merge_of[item->partial + row];
-            bool known = false;
-            for (int32_t k = n - 1; k >= first && !known; k--)
-                known = list[k] == m;
-            if (known) continue;
-            list[n++] = m;
-            needs[m]++;
-        }
-        indptr[i + 1] = n;
+    const size_t merges_bytes = (size_t)p->n_merges * sizeof(int32_t);
+    if (l->member_first) {
+        TRY(exec_take(&e->pool, l->member_first, (size_t)p->n_members * sizeof(int32_t), "plan",
+                      (void **)&x->member_first, why));
+        TRY(exec_take(&e->pool, p->group_indptr, (size_t)p->n_group_indptr * sizeof(int32_t), "plan",
+                      (void **)&x->group_indptr, why));
+        TRY(exec_take(&e->pool, p->members, (size_t)p->n_members * sizeof *p->members, "plan", (void **)&x->members,
+                      why));
     }
-    if (status == STATUS_OK)
-        status = exec_take(&e->pool, indptr, (n_items + 1) * sizeof(int32_t), "plan", (void **)&x->item_merge_indptr, why);
-    if (status == STATUS_OK)
-        status = exec_take(&e->pool, list, (size_t)n * sizeof(int32_t), "plan", (void **)&x->item_merges, why);
-    if (status == STATUS_OK)
-        status = exec_take(&e->pool, needs, n_merges * sizeof(int32_t), "plan", (void **)&x->merge_needs, why);
-    if (status == STATUS_OK)
-        status = exec_take(&e->pool, NULL, n_merges * sizeof(int32_t), "plan", (void **)&x->merge_arrived, why);
-    if (status == STATUS_OK) e->arrived = x->merge_arrived;
-    if (status == STATUS_OK && cudaMemset(x->merge_arrived, 0, n_merges * sizeof(int32_t)) != cudaSuccess)
-        status = exec_fail(why, cudaGetLastError(), "arrival counters");
-    free(merge_of);
-    free(list);
-    free(indptr);
-    free(needs);
-    return status;
-}
-
-/* Tokens of the members before each within its group. */
-static enum status put_groups(struct exec_prepared *e, const struct plan *p, struct view *x, struct why *why)
-{
-    if (plan_n_groups(p) == 0) return STATUS_OK;
-    int32_t *first = (int32_t *)malloc(((size_t)p->n_members + 1) * sizeof(int32_t));
-    if (!first) return status_fail(why, STATUS_NO_MEMORY, "cuda_prepare: out of memory");
-    for (int32_t g = 0; g < plan_n_groups(p); g++) {
-        int32_t tokens = 0;
-        for (int32_t m = p->group_indptr[g]; m < p->group_indptr[g + 1]; m++) {
-            first[m] = tokens;
-            tokens += p->members[m].token_end - p->members[m].token_begin;
-        }
-    }
-    enum status status =
-        exec_take(&e->pool, first, (size_t)p->n_members * sizeof *first, "plan", (void **)&x->member_first, why);
-    if (status == STATUS_OK)
-        status = exec_take(&e->pool, p->group_indptr, (size_t)p->n_group_indptr * sizeof(int32_t), "plan",
-                           (void **)&x->group_indptr, why);
-    if (status == STATUS_OK)
-        status = exec_take(&e->pool, p->members, (size_t)p->n_members * sizeof *p->members, "plan",
-                           (void **)&x->members, why);
-    free(first);
-    return status;
+    if (!l->item_merge_indptr) return STATUS_OK;
+    TRY(exec_take(&e->pool, l->item_merge_indptr, ((size_t)p->n_items + 1) * sizeof(int32_t), "plan",
+                  (void **)&x->item_merge_indptr, why));
+    TRY(exec_take(&e->pool, l->item_merges, (size_t)l->n_item_merges * sizeof(int32_t), "plan",
+                  (void **)&x->item_merges, why));
+    TRY(exec_take(&e->pool, l->merge_needs, merges_bytes, "plan", (void **)&x->merge_needs, why));
+    TRY(exec_take(&e->pool, NULL, merges_bytes, "plan", (void **)&x->merge_arrived, why));
+    CUDA_TRY(cudaMemset(x->merge_arrived, 0, merges_bytes));
+    return STATUS_OK;
 }
 
 static enum status put_workspace(struct exec_prepared *e, const struct plan *p, const struct batch *b, struct view *x,
@@ -251,8 +184,11 @@ static enum status put_plan(struct exec_prepared *e, const struct plan *p, const
     PUT(merge_indptr, p->n_merge_indptr);
     PUT(merge_src, p->n_merge_src);
 #undef PUT
-    TRY(put_groups(e, p, x, why));
-    TRY(put_arrivals(e, p, x, why));
+    struct lowered lowered;
+    TRY(lower_plan(p, &lowered, why));
+    const enum status status = put_lowered(e, p, &lowered, x, why);
+    lowered_free(&lowered);
+    if (status != STATUS_OK) return status;
     TRY(put_workspace(e, p, b, x, why));
     if (spans) TRY(put_spans(e, p, x, why));
     e->n_items = p->n_items;
@@ -266,32 +202,6 @@ static enum status put_plan(struct exec_prepared *e, const struct plan *p, const
 }
 
 /* ---- launches ---------------------------------------------------------------------------------------------------- */
-
-static struct view_grid grid_view(const struct plan *p, int32_t index, int32_t sm_count)
-{
-    const struct grid *g = &p->grids[index];
-    const struct kernel *k = kernel_row((enum kernel_id)g->kernel);
-    struct view_grid v;
-    memset(&v, 0, sizeof v);
-    v.index = index;
-    v.n_ctas = g->n_ctas;
-    v.dispatch = g->dispatch;
-    v.list_begin = g->list_begin;
-    v.n_lists = g->n_lists;
-    v.remap = g->remap;
-    v.ticket = g->ticket;
-    v.home_begin = g->home_begin;
-    v.steal_begin = g->steal_begin;
-    v.is_merge = k->role == ROLE_MERGE;
-    v.is_beside = k->role == ROLE_FUSED && k->fused_how == FUSED_BESIDE;
-    v.lanes[WORK_PREFILL] = kernel_role_lanes(k, false);
-    v.lanes[WORK_DECODE] = kernel_role_lanes(k, true);
-    v.prefill_kernel = k->role == ROLE_FUSED ? (int32_t)k->fused_prefill : -1;
-    v.row_order[WORK_PREFILL] = k->role == ROLE_FUSED ? kernel_row(k->fused_prefill)->row_order : k->row_order;
-    v.row_order[WORK_DECODE] = k->role == ROLE_FUSED ? kernel_row(k->fused_decode)->row_order : k->row_order;
-    v.n_sm_counters = sm_count;
-    return v;
-}
 
 static void note_kernels(struct exec_prepared *e, bool mma)
 {
@@ -314,7 +224,7 @@ static enum status make_launch(struct cuda_device *d, const struct plan *p, int3
     TRY(exec_choose(d, (enum kernel_id)g->kernel, &d->b.shape, plain,
                     is_aligned(&d->t, &d->b.shape) && d->b.rope.kind == ROPE_NONE, options->ladder, hold, &c, why));
     launch->l.x = *x;
-    launch->l.g = grid_view(p, index, d->properties.multiProcessorCount);
+    launch->l.g = lower_grid(p, index, d->properties.multiProcessorCount);
     launch->h = c.h;
     launch->function = c.function;
     launch->n_ctas = g->n_ctas;
