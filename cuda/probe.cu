@@ -46,6 +46,7 @@ static void describe(const struct cudaDeviceProp *p, struct probe *out)
     out->cc_major = p->major;
     out->cc_minor = p->minor;
     out->max_threads_per_sm = p->maxThreadsPerMultiProcessor;
+    out->max_ctas_per_sm = p->maxBlocksPerMultiProcessor;
     out->registers_per_sm = p->regsPerMultiprocessor;
     out->smem_per_sm_bytes = (int32_t)p->sharedMemPerMultiprocessor;
     out->smem_optin_bytes = (int32_t)p->sharedMemPerBlockOptin;

@@ -57,7 +57,7 @@
     X(PLAN, "plan", "FILE", COMMAND_CHECK | COMMAND_VERIFY | COMMAND_SIM | COMMAND_BENCH,                    \
       "a saved plan, - for stdin")                                                                           \
     X(ARRAYS, "arrays", "FILE", COMMAND_IMPORT, "FlashInfer's FA2 plan arrays, JSON; - for stdin")           \
-    X(GPU, "gpu", "G", WITH_PLANS | COMMAND_REPLAY | COMMAND_LIST | COMMAND_IMPORT,                          \
+    X(GPU, "gpu", "G", WITH_PLANS | COMMAND_REPLAY | COMMAND_LIST | COMMAND_IMPORT | COMMAND_PROBE,          \
       "profile name or .ini file (h200)")                                                                    \
     X(EXECUTOR, "executor", "E", COMMAND_VERIFY, "ref or cuda (ref)")                                        \
     X(LADDER, "ladder", "STEP", COMMAND_VERIFY | COMMAND_BENCH,                                              \
@@ -124,7 +124,9 @@ static const struct {
     {COMMAND_BENCH, "tandem bench WORKLOAD --policy P|all|--plan F",
      "Measures on the GPU that is here (CUDA builds): verifies first, then times graph replays.",
      "tandem bench --spec q2ks8k_64q1s8k --policy all --sustain 2s"},
-    {COMMAND_PROBE, "tandem probe [--out gpu.ini]", "Measures this GPU's profile (CUDA builds).",
+    {COMMAND_PROBE, "tandem probe [--out gpu.ini] [--gpu G]",
+     "Measures the GPU that is here, half a minute (CUDA builds). --out: a profile, what cannot be measured\n"
+     "taken from G.",
      "tandem probe --out my.ini"},
 };
 

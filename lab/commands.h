@@ -14,8 +14,8 @@ int cmd_verify(int argc, char **argv);
 int cmd_sim(int argc, char **argv);
 int cmd_compare(int argc, char **argv);
 int cmd_replay(int argc, char **argv);
-int cmd_bench(int argc, char **argv);  /* needs a CUDA build and a GPU, as probe does */
-int cmd_device(int argc, char **argv); /* probe */
+int cmd_bench(int argc, char **argv); /* needs a CUDA build and a GPU, as probe does */
+int cmd_probe(int argc, char **argv);
 
 /* Prints "tandem: reason" and returns the status's exit code. */
 int command_fail(enum status status, const struct why *why);

@@ -21,7 +21,7 @@ static const struct {
     {"sim", cmd_sim, "simulate plans SM by SM, with timelines"},
     {"replay", cmd_replay, "turn a trace into the mixed batches an engine would form"},
     {"bench", cmd_bench, "measure on the GPU that is here (CUDA builds)"},
-    {"probe", cmd_device, "measure this GPU's profile (CUDA builds)"},
+    {"probe", cmd_probe, "measure this GPU's profile (CUDA builds)"},
 };
 enum { N_COMMANDS = sizeof commands / sizeof commands[0] };
 

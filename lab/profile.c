@@ -177,18 +177,13 @@ static void name_from_path(const char *path, char name[GPU_NAME_MAX])
     snprintf(name, GPU_NAME_MAX, "%.*s", (int)n, base);
 }
 
-static enum status load_file(const char *path, struct gpu *out, struct why *why)
+enum status profile_read(FILE *file, const char *path, struct gpu *out, struct why *why)
 {
     struct loader l = {.gpu = out, .path = path, .why = why};
-    FILE *file = fopen(path, "r");
     memset(out, 0, sizeof *out);
-    if (!file) return status_fail(why, STATUS_IO, "%.150s: %s", path, strerror(errno));
     errno = 0;
     const int line = ini_parse_file(file, on_key, &l);
-    const bool broken = ferror(file) || line < 0;
-    const int cause = errno;
-    fclose(file);
-    if (broken) return status_fail(why, STATUS_IO, "%.150s: %s", path, strerror(cause));
+    if (ferror(file) || line < 0) return status_fail(why, STATUS_IO, "%.150s: %s", path, strerror(errno));
     if (line > 0)
         return status_fail(why, STATUS_BAD_INPUT, "%.100s:%d: %.120s", path, line,
                            l.refused ? l.reason.text : "expected [section] or key = value");
@@ -215,17 +210,33 @@ static enum status unknown_profile(const char *name, struct why *why)
                        known);
 }
 
+enum status profile_open(const char *name_or_path, char *path, FILE **out, struct why *why)
+{
+    char dir[PATH_MAX];
+    const bool by_path = is_path(name_or_path);
+    *out = NULL;
+    if (by_path)
+        snprintf(path, PROFILE_PATH_MAX, "%s", name_or_path);
+    else if (data_dir("TANDEM_GPU_DIR", "sim/gpus", dir, sizeof dir) != 0 ||
+             strlen(name_or_path) >= GPU_NAME_MAX)
+        return unknown_profile(name_or_path, why);
+    else
+        snprintf(path, PROFILE_PATH_MAX, "%s/%.*s.ini", dir, GPU_NAME_MAX, name_or_path);
+    *out = fopen(path, "r");
+    if (*out) return STATUS_OK;
+    return by_path ? status_fail(why, STATUS_IO, "%.150s: %s", path, strerror(errno))
+                   : unknown_profile(name_or_path, why);
+}
+
 enum status profile_load(const char *name_or_path, struct gpu *out, struct why *why)
 {
-    char dir[PATH_MAX], path[PATH_MAX + GPU_NAME_MAX + 8];
-    if (is_path(name_or_path)) return load_file(name_or_path, out, why);
-    if (data_dir("TANDEM_GPU_DIR", "sim/gpus", dir, sizeof dir) != 0 || strlen(name_or_path) >= GPU_NAME_MAX)
-        return unknown_profile(name_or_path, why);
-    snprintf(path, sizeof path, "%s/%.*s.ini", dir, GPU_NAME_MAX, name_or_path);
-    FILE *file = fopen(path, "r");
-    if (!file) return unknown_profile(name_or_path, why);
+    char path[PROFILE_PATH_MAX];
+    FILE *file;
+    memset(out, 0, sizeof *out);
+    TRY(profile_open(name_or_path, path, &file, why));
+    const enum status status = profile_read(file, path, out, why);
     fclose(file);
-    return load_file(path, out, why);
+    return status;
 }
 
 static int is_profile(const struct dirent *entry)

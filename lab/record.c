@@ -29,10 +29,21 @@ void record_set_text(char *column, const char *text)
     column[n] = '\0';
 }
 
-void record_init(struct record *r, const struct workload *w)
+const char *record_git(void)
+{
+    return TANDEM_GIT;
+}
+
+void record_now(char utc[RECORD_TIME_MAX])
 {
     const time_t now = time(NULL);
-    struct tm utc;
+    struct tm parts;
+    gmtime_r(&now, &parts);
+    strftime(utc, RECORD_TIME_MAX, "%Y-%m-%dT%H:%M:%SZ", &parts);
+}
+
+void record_init(struct record *r, const struct workload *w)
+{
     memset(r, 0, sizeof *r);
     for (int i = 0; i < N_COLUMNS; i++) {
         char *at = (char *)r + columns[i].offset;
@@ -49,9 +60,8 @@ void record_init(struct record *r, const struct workload *w)
     r->page_size = w->batch.kv.page_size;
     record_set_text(r->dtype, dtype_name(w->batch.shape.q_dtype));
     record_set_text(r->kv_dtype, dtype_name(w->batch.shape.kv_dtype));
-    record_set_text(r->git, TANDEM_GIT);
-    gmtime_r(&now, &utc);
-    strftime(r->created_utc, sizeof r->created_utc, "%Y-%m-%dT%H:%M:%SZ", &utc);
+    record_set_text(r->git, record_git());
+    record_now(r->created_utc);
 }
 
 void record_write_csv_header(FILE *out)

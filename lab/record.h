@@ -73,6 +73,11 @@ struct record {
 #undef RECORD_SIZE_REAL
 };
 
+/* The git id of this build; the time now, "2026-12-01T10:20:30Z". */
+enum { RECORD_TIME_MAX = 32 };
+const char *record_git(void);
+void record_now(char utc[RECORD_TIME_MAX]);
+
 /* A row with everything empty but what the workload, the build and the clock say. */
 void record_init(struct record *r, const struct workload *w);
 
