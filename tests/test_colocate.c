@@ -8,12 +8,14 @@
 
 #include <cmocka.h>
 
+#include "lab/colocate_rows.h"
 #include "lab/rng.h"
 #include "tests/colocate_cpu.h"
 #include "tests/cuda_shim.h"
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- who does what ----------------------------------------------------------------------------------------------- */
 
@@ -179,12 +181,93 @@ static void test_check_sees_faults(void **state)
     }
 }
 
+/* ---- rows --------------------------------------------------------------------------------------------------------- */
+
+/* Two shares with barriers, every method as fast as serial but streams: 1000 us in 800 (+25 %), 1100 in 1000 (+10 %). */
+static void make_rows(struct colocate *c)
+{
+    memset(c, 0, sizeof *c);
+    strcpy(c->card.name, "A \"card\", made up");
+    c->card.driver = 12040;
+    c->n = 1 << 30;
+    c->runs = 5;
+    for (int share = 0; share < 2; share++)
+        for (int m = 0; m < COLOCATE_METHODS; m++) {
+            const double serial = share ? 1100 : 1000, time = m != COLOCATE_METHOD_STREAMS ? serial
+                                                              : share                      ? 1000
+                                                                                           : 800;
+            c->rows[c->n_rows++] = (struct colocate_row){(enum colocate_method)m,
+                                                         true,
+                                                         20 * (share + 1),
+                                                         {time, time - 1, time + 1},
+                                                         700.5,
+                                                         90,
+                                                         serial,
+                                                         0,
+                                                         1980};
+        }
+}
+
+static void print_to(const struct colocate *c, enum args_format format, char *text, size_t size)
+{
+    FILE *out = fmemopen(text, size, "w");
+    assert_non_null(out);
+    colocate_print(c, format, out);
+    fclose(out);
+}
+
+static void expect_in(const char *text, const char *part)
+{
+    if (!strstr(text, part)) fail_msg("no '%s' in:\n%s", part, text);
+}
+
+static void test_rows(void **state)
+{
+    static char text[1 << 16];
+    struct colocate c;
+    (void)state;
+    make_rows(&c);
+    assert_true(fabs(colocate_mean_gain(&c, COLOCATE_METHOD_STREAMS, true) - 0.175) < 1e-12);
+    assert_true(isnan(colocate_mean_gain(&c, COLOCATE_METHOD_STREAMS, false)));
+    assert_true(colocate_ideal_us(&c.rows[0]) == 700.5);
+    print_to(&c, FORMAT_CSV, text, sizeof text);
+    expect_in(
+        text,
+        "method,barrier,compute_iters,time_us,p10_us,p90_us,runs,memory_us,compute_us,ideal_us,gain,n,card,"
+        "driver,sm_mhz,git,created_utc,status\nserial,1,20,1000,999,1001,5,700.5,90,700.5,0,1073741824,"
+        "\"A \"\"card\"\", made up\",12040,1980,");
+    expect_in(text, "\nstreams,1,40,1000,999,1001,5,700.5,90,700.5,0.1,1073741824,");
+    expect_in(text, "Z,ok\n");
+    print_to(&c, FORMAT_JSON, text, sizeof text);
+    expect_in(text, "{\"method\":\"streams\",\"barrier\":1,\"compute_iters\":20,\"time_us\":800,");
+    print_to(&c, FORMAT_TABLE, text, sizeof text);
+    expect_in(text, "\nstreams                25.0   10.0 |  +17.5     +7\n");
+    expect_in(text, "driver 12.4");
+    assert_null(strstr(text, "no barriers"));
+}
+
+/* A wrong element: the row says so, and its method has no mean. */
+static void test_wrong_rows(void **state)
+{
+    static char text[1 << 16];
+    struct colocate c;
+    (void)state;
+    make_rows(&c);
+    c.rows[COLOCATE_METHODS + COLOCATE_METHOD_STREAMS].wrong = 1;
+    assert_true(isnan(colocate_mean_gain(&c, COLOCATE_METHOD_STREAMS, true)));
+    print_to(&c, FORMAT_CSV, text, sizeof text);
+    expect_in(text, "Z,mismatch\n");
+    print_to(&c, FORMAT_TABLE, text, sizeof text);
+    expect_in(text, "\nstreams                25.0  WRONG |            +7\n");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_fixed_shapes), cmocka_unit_test(test_measured_grid),
         cmocka_unit_test(test_tickets),      cmocka_unit_test(test_memory_ctas),
         cmocka_unit_test(test_bodies),       cmocka_unit_test(test_check_sees_faults),
+        cmocka_unit_test(test_rows),         cmocka_unit_test(test_wrong_rows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
