@@ -1,8 +1,10 @@
-/* colocate: POD-Attention's co-location micro-benchmark (arXiv 2410.18038, figure 7) on the GPU that is here: a memory
- * bound and a compute bound op, combined by every method. Not attention: it says what co-location itself is worth.
+/* colocate: POD-Attention's co-location micro-benchmark (arXiv 2410.18038, figure 7) on the GPU that is
+ * here: a memory bound and a compute bound op, combined by every method. Not attention: it says what
+ * co-location itself is worth.
  *
- * The ops, their sizes and who does what: cuda/colocate_map.h. The sweep: COLOCATE_POINTS shares of the compute op, each
- * without and with a __syncthreads after every element. Methods take turns, so that a drift of clocks hits all alike. */
+ * The ops, their sizes and who does what: cuda/colocate_map.h. The sweep: COLOCATE_POINTS shares of the
+ * compute op, each without and with a __syncthreads after every element. Methods take turns, so that a
+ * drift of clocks hits all alike. */
 #ifndef TANDEM_CUDA_COLOCATE_H
 #define TANDEM_CUDA_COLOCATE_H
 
@@ -12,10 +14,11 @@ extern "C" {
 
 #include "cuda/exec.h"
 
-/* Name, and the mean gain over serial that POD publishes for it, per cent, with barriers; NAN: none. Its source shows
- * what was plotted: "CTA-parallel" are halves of the grid (even and odd is commented out), "intra-thread" with barriers
- * is one op after the other; serial and streams have barriers too. Proportional tickets: CTAs in proportion to the times
- * that the ops take alone, drawn by POD's rule of whole ratios or exactly (sched/remap.h). */
+/* Name, and the mean gain over serial that POD publishes for it, per cent, with barriers; NAN: none. Which
+ * is which follows their source: of the CTA-parallel kernels it runs only halves of the grid (even and odd
+ * is commented out), its intra-thread kernel with barriers does one op after the other, and its serial and
+ * streams have barriers too. Proportional tickets are not in it: CTAs in proportion to the times that the
+ * ops take alone, drawn by POD's rule of whole ratios or exactly (sched/remap.h). */
 #define COLOCATE_METHOD_LIST(X)                \
     X(SERIAL, "serial", NAN)                   \
     X(STREAMS, "streams", 7)                   \
@@ -62,14 +65,14 @@ struct colocate {
 
 struct colocate_options {
     int32_t runs; /* timed, after one to warm up */
-    int64_t
-        most_elements; /* floats an array: the largest power of two up to it whose four arrays take half of the free
-                              memory at most */
+    /* floats an array: the largest power of two up to this whose four arrays fit half of the free memory */
+    int64_t most_elements;
     void (*step)(int32_t compute_iters, bool barrier); /* NULL: none; told before each group of rows */
 };
 
-/* Measures everything. Whatever it returns, out->rows are those that are done. Wrong elements are not a failure here:
- * rows say so. STATUS_NO_MEMORY when 2^16 floats an array do not fit half of the free memory. */
+/* Measures everything. Whatever it returns, out->rows are those that are done. Wrong elements are not a
+ * failure here: rows say so. STATUS_NO_MEMORY when 2^16 floats an array do not fit half of the free
+ * memory. */
 enum status colocate_run(struct cuda_device *d, const struct colocate_options *options, struct colocate *out,
                          struct why *why);
 

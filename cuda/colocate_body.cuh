@@ -1,8 +1,8 @@
-/* colocate_body: the kernels of the co-location micro-benchmark. `shape` and `barrier` are constants where colocate_cta
- * is called, so that each kernel is its own code. In the common subset of C11 and CUDA C++.
+/* colocate_body: the kernels of the co-location micro-benchmark. `shape` and `barrier` are constants where
+ * colocate_cta is called, so that each kernel is its own code. In the common subset of C11 and CUDA C++.
  *
- * In every shape a thread does one element after the other, loads to store, so that shapes differ in nothing but in who
- * does which element when. */
+ * In every shape a thread does one element after the other, loads to store, so that shapes differ in
+ * nothing but in who does which element when. */
 #ifndef TANDEM_CUDA_COLOCATE_BODY_CUH
 #define TANDEM_CUDA_COLOCATE_BODY_CUH
 
@@ -43,7 +43,8 @@ static __device__ __forceinline__ void colocate_element(const struct colocate_wo
     w->d[j] = x;
 }
 
-/* The threads of a team wait for each other. Barrier numbers are constants: an SM has 64 barriers for all its CTAs. */
+/* The threads of a team wait for each other. Barrier numbers are constants: an SM has 64 barriers for all
+ * its CTAs. */
 static __device__ __forceinline__ void colocate_meet(struct colocate_team t, bool whole)
 {
     if (whole) {
@@ -60,10 +61,10 @@ static __device__ __forceinline__ void colocate_meet(struct colocate_team t, boo
 #endif
 }
 
-/* All elements of the team's op that are this thread's. The number of steps is the team's, so that barriers match.
- * whole: the team is the CTA. */
-static __device__ __forceinline__ void colocate_walk(const struct colocate_work *w, struct colocate_team t, bool whole,
-                                                     bool barrier)
+/* All elements of the team's op that are this thread's. The number of steps is the team's, so that
+ * barriers match. whole: the team is the CTA. */
+static __device__ __forceinline__ void colocate_walk(const struct colocate_work *w, struct colocate_team t,
+                                                     bool whole, bool barrier)
 {
     const int64_t n = t.op == COLOCATE_MEMORY ? w->n_memory : w->n_compute, stride = colocate_stride(t);
 #if defined(__CUDACC__)
@@ -76,8 +77,8 @@ static __device__ __forceinline__ void colocate_walk(const struct colocate_work 
 }
 
 /* Either op, as two loops of their own. */
-static __device__ __forceinline__ void colocate_walk_one(const struct colocate_work *w, struct colocate_team t,
-                                                         bool whole, bool barrier)
+static __device__ __forceinline__ void colocate_walk_one(const struct colocate_work *w,
+                                                         struct colocate_team t, bool whole, bool barrier)
 {
     if (t.op == COLOCATE_MEMORY) {
         t.op = COLOCATE_MEMORY;
@@ -89,10 +90,11 @@ static __device__ __forceinline__ void colocate_walk_one(const struct colocate_w
 }
 
 /* Both ops, an element of each in turn until the shorter ends. */
-static __device__ __forceinline__ void colocate_walk_both(const struct colocate_work *w, struct colocate_place p,
-                                                          bool barrier)
+static __device__ __forceinline__ void colocate_walk_both(const struct colocate_work *w,
+                                                          struct colocate_place p, bool barrier)
 {
-    const struct colocate_team m = colocate_whole(p, COLOCATE_MEMORY), c = colocate_whole(p, COLOCATE_COMPUTE);
+    const struct colocate_team m = colocate_whole(p, COLOCATE_MEMORY),
+                               c = colocate_whole(p, COLOCATE_COMPUTE);
     const int64_t both = w->n_memory < w->n_compute ? w->n_memory : w->n_compute, stride = colocate_stride(m);
     int64_t base = colocate_first(m);
 #if defined(__CUDACC__)
@@ -130,8 +132,8 @@ static __device__ __forceinline__ int32_t colocate_ask(const struct colocate_wor
     return *word;
 }
 
-static __device__ __forceinline__ void colocate_cta(const struct colocate_work *w, int32_t shape, bool barrier,
-                                                    int32_t *word)
+static __device__ __forceinline__ void colocate_cta(const struct colocate_work *w, int32_t shape,
+                                                    bool barrier, int32_t *word)
 {
     struct colocate_place p;
     int32_t entry;

@@ -1,11 +1,12 @@
-/* colocate_map: who does what in the co-location micro-benchmark: which CTA, warp or thread works on which elements of
- * which op, and what the elements hold before and after. Pure arithmetic, as C11 and CUDA C++; colocate_body.cuh walks.
+/* colocate_map: who does what in the co-location micro-benchmark: which CTA, warp or thread works on which
+ * elements of which op, and what the elements hold before and after. Pure arithmetic, as C11 and CUDA C++;
+ * colocate_body.cuh walks.
  *
  *   memory op    c[j] += a[j] + b[j]                  for j < n_memory
  *   compute op   d[j] *= 2, COLOCATE_ITERS times      for j < n_compute
  *
- * After POD-Attention's tests/micro_compute_mem.cu (arXiv 2410.18038, figure 7): 2048 CTAs of 256 threads, grid-stride,
- * one element a thread and step. */
+ * After POD-Attention's tests/micro_compute_mem.cu (arXiv 2410.18038, figure 7): 2048 CTAs of 256 threads,
+ * grid-stride, one element a thread and step. */
 #ifndef TANDEM_CUDA_COLOCATE_MAP_H
 #define TANDEM_CUDA_COLOCATE_MAP_H
 
@@ -36,14 +37,14 @@ TANDEM_INLINE int64_t colocate_n_compute(int64_t n, int32_t point)
     return n * point / COLOCATE_POINTS;
 }
 
-/* ---- who --------------------------------------------------------------------------------------------------------- */
+/* ---- who ----------------------------------------------------------------------------------------------- */
 
 struct colocate_place {
     int32_t cta, ctas, thread, threads;
 };
 
-/* Threads that share an op: `parts` equal teams; this thread's is number `part`, of `threads` threads. Teams go through
- * the elements in tiles of `threads`, tile part, part + parts, part + 2 parts, ...:
+/* Threads that share an op: `parts` equal teams; this thread's is number `part`, of `threads` threads.
+ * Teams go through the elements in tiles of `threads`, tile part, part + parts, part + 2 parts, ...:
  *
  *   parts 3, threads 4:   elements 0..3 4..7 8..11 | 12..15 16..19 20..23 | 24 ..
  *                         part     0    1    2     |  0      1      2     |  0 */
@@ -80,8 +81,8 @@ TANDEM_INLINE struct colocate_team colocate_whole(struct colocate_place p, int32
     return colocate_team(op, p.cta, p.ctas, p.thread, p.threads);
 }
 
-/* Entries [0, n_memory) are the memory op's CTAs, [n_memory, ctas) the compute op's. Both must be there: ctas >= 2,
- * 1 <= n_memory < ctas. */
+/* Entries [0, n_memory) are the memory op's CTAs, [n_memory, ctas) the compute op's. Both must be there:
+ * ctas >= 2, 1 <= n_memory < ctas. */
 TANDEM_INLINE struct colocate_team colocate_entry(struct colocate_place p, int32_t entry, int32_t n_memory)
 {
     return entry < n_memory
@@ -109,7 +110,7 @@ TANDEM_INLINE struct colocate_team colocate_warps(struct colocate_place p)
                : colocate_team(COLOCATE_COMPUTE, p.cta, p.ctas, p.thread - first, p.threads - first);
 }
 
-/* ---- tickets ----------------------------------------------------------------------------------------------------- */
+/* ---- tickets ------------------------------------------------------------------------------------------- */
 
 /* How many of the CTAs are the memory op's when the ops share them by the times that each takes alone. */
 TANDEM_INLINE int32_t colocate_memory_ctas(int32_t ctas, double memory_us, double compute_us)
@@ -119,8 +120,9 @@ TANDEM_INLINE int32_t colocate_memory_ctas(int32_t ctas, double memory_us, doubl
     return share < ctas - 1 ? (int32_t)share : ctas - 1;
 }
 
-/* A grid of `ctas` CTAs that draw entries by SM tickets (cuda/draw.h), the memory op in the role of the prefills. The
- * caller points l->x.list_indptr to {0, n_memory, ctas} and l->g.counters to view_counters(&l->g) zeros. */
+/* A grid of `ctas` CTAs that draw entries by SM tickets (cuda/draw.h), the memory op in the role of the
+ * prefills. The caller points l->x.list_indptr to {0, n_memory, ctas} and l->g.counters to
+ * view_counters(&l->g) zeros. */
 TANDEM_INLINE void colocate_tickets(struct view_launch *l, int32_t kind, int32_t n_memory, int32_t ctas,
                                     int32_t n_sm_counters)
 {
@@ -135,17 +137,18 @@ TANDEM_INLINE void colocate_tickets(struct view_launch *l, int32_t kind, int32_t
     l->g.n_sm_counters = n_sm_counters;
 }
 
-/* The entry of a CTA on SM number sm. The grid has as many CTAs as entries, so there is one; -1 would be a fault. */
+/* The entry of a CTA on SM number sm. The grid has as many CTAs as entries, so there is one; -1 would be a
+ * fault. */
 TANDEM_INLINE int32_t colocate_draw(const struct view_launch *l, uint32_t sm)
 {
     const struct range r = draw_ticket(&l->x, &l->g, sm);
     return r.begin < r.end ? r.begin : -1;
 }
 
-/* ---- what the elements hold -------------------------------------------------------------------------------------- */
+/* ---- what the elements hold ---------------------------------------------------------------------------- */
 
-/* Everything is exact in fp32, and an element that was left out, done twice, or done with another's data differs.
- * a, b, c: whole numbers, a >= 1, sums below 2^14. */
+/* Everything is exact in fp32, and an element that was left out, done twice, or done with another's data
+ * differs. a, b, c: whole numbers, a >= 1, sums below 2^14. */
 TANDEM_INLINE float colocate_a(int64_t j)
 {
     return (float)(1 + (j & 1023));
@@ -162,8 +165,8 @@ TANDEM_INLINE float colocate_c(int64_t j, bool done)
     return done ? before + (colocate_a(j) + colocate_b(j)) : before;
 }
 
-/* d: (1 + k / 2^16) 2^-100, k of 16 mixed bits of j, which COLOCATE_ITERS doublings take to (1 + k / 2^16) 2^100; done
- * twice it is infinite. (The published data, 1, is infinite after 128 doublings.) */
+/* d: (1 + k / 2^16) 2^-100, k of 16 mixed bits of j, which COLOCATE_ITERS doublings take to (1 + k / 2^16)
+ * 2^100; done twice it is infinite. (The published data, 1, is infinite after 128 doublings.) */
 TANDEM_INLINE float colocate_d(int64_t j, bool done)
 {
     const float k = (float)(65536 + (((uint64_t)j * 2654435761u) >> 16 & 65535));

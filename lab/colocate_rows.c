@@ -52,7 +52,7 @@ double colocate_mean_gain(const struct colocate *c, enum colocate_method method,
     return n ? sum / n : NAN;
 }
 
-/* ---- csv and json ------------------------------------------------------------------------------------------------ */
+/* ---- csv and json -------------------------------------------------------------------------------------- */
 
 /* A value of a row: text, or a number when text is NULL. */
 struct value {
@@ -140,7 +140,7 @@ static void print_json(const struct colocate *c, const struct record *who, FILE 
     fputs("]\n", out);
 }
 
-/* ---- the table --------------------------------------------------------------------------------------------------- */
+/* ---- the table ----------------------------------------------------------------------------------------- */
 
 /* Shares that have rows. */
 static int32_t shares(const struct colocate *c, bool barrier)
@@ -240,7 +240,7 @@ void colocate_print(const struct colocate *c, enum args_format format, FILE *out
         print_csv(c, &who, out);
 }
 
-/* ---- the command ------------------------------------------------------------------------------------------------- */
+/* ---- the command --------------------------------------------------------------------------------------- */
 
 static void tell(int32_t compute_iters, bool barrier)
 {

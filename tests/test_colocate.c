@@ -1,6 +1,6 @@
-/* The co-location micro-benchmark without a GPU: every method does every element of either op exactly once, whatever
- * the grid, the ratio, the SM numbers and the order of CTAs; its check sees what goes wrong; its rows say what they
- * should. */
+/* The co-location micro-benchmark without a GPU: every method does every element of either op exactly
+ * once, whatever the grid, the ratio, the SM numbers and the order of CTAs; its check sees what goes
+ * wrong; its rows say what they should. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -17,7 +17,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- who does what ----------------------------------------------------------------------------------------------- */
+/* ---- who does what ------------------------------------------------------------------------------------- */
 
 /* Elements of each op: none, one, less than a tile, several rounds, the sweep's extremes. */
 static const int64_t sizes[][2] = {{0, 0},      {1, 0},       {0, 1},       {1, 1},
@@ -104,7 +104,8 @@ static void test_tickets(void **state)
                 }
 }
 
-/* CTAs of the memory op by hand: times 1 : 1, 3 : 1; an op without time, or no sense at all, still gets one CTA. */
+/* CTAs of the memory op by hand: times 1 : 1, 3 : 1; an op without time, or no sense at all, still gets
+ * one CTA. */
 static void test_memory_ctas(void **state)
 {
     (void)state;
@@ -118,9 +119,10 @@ static void test_memory_ctas(void **state)
     assert_int_equal(colocate_memory_ctas(2, 1e9, 1), 1);
 }
 
-/* ---- the kernels' bodies ------------------------------------------------------------------------------------------ */
+/* ---- the kernels' bodies ------------------------------------------------------------------------------- */
 
-/* Fibers: any order of CTAs and warps, SM numbers to 2^20; with barriers every thread of a team must come to each. */
+/* Fibers: any order of CTAs and warps, SM numbers to 2^20; with barriers every thread of a team must come
+ * to each. */
 static void test_bodies(void **state)
 {
     static const int64_t n[][2] = {{0, 0}, {1, 1}, {700, 70}, {700, 699}, {1500, 1500}, {300, 1100}};
@@ -144,7 +146,7 @@ static void test_bodies(void **state)
                 }
 }
 
-/* ---- the check ---------------------------------------------------------------------------------------------------- */
+/* ---- the check ----------------------------------------------------------------------------------------- */
 
 static float doubled(float x, int32_t times)
 {
@@ -153,7 +155,8 @@ static float doubled(float x, int32_t times)
     return x;
 }
 
-/* Left out, done twice, once too few or too often, with a neighbour's data, never written: none passes for right. */
+/* Left out, done twice, once too few or too often, with a neighbour's data, never written: none passes for
+ * right. */
 static void test_check_sees_faults(void **state)
 {
     const int64_t grid = (int64_t)COLOCATE_CTAS * COLOCATE_THREADS, tile = COLOCATE_THREADS;
@@ -181,9 +184,10 @@ static void test_check_sees_faults(void **state)
     }
 }
 
-/* ---- rows --------------------------------------------------------------------------------------------------------- */
+/* ---- rows ---------------------------------------------------------------------------------------------- */
 
-/* Two shares with barriers, every method as fast as serial but streams: 1000 us in 800 (+25 %), 1100 in 1000 (+10 %). */
+/* Two shares with barriers, every method as fast as serial but streams: 1000 us in 800 (+25 %), 1100 in
+ * 1000 (+10 %). */
 static void make_rows(struct colocate *c)
 {
     memset(c, 0, sizeof *c);
