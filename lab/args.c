@@ -62,9 +62,12 @@
     X(EXECUTOR, "executor", "E", COMMAND_VERIFY, "ref or cuda (ref)")                                        \
     X(LADDER, "ladder", "STEP", COMMAND_VERIFY | COMMAND_BENCH,                                              \
       "GPU kernels: best, naive (attn_1) or mma (attn_2)")                                                   \
-    X(RUNS, "runs", "N", COMMAND_BENCH, "timed runs, L2 flushed before each (50)")                           \
+    X(RUNS, "runs", "N", COMMAND_BENCH, "timed runs, L2 flushed before each (50; --colocate: 5)")            \
     X(SUSTAIN, "sustain", "S", COMMAND_BENCH, "also replay back to back for S seconds (0: no)")              \
     X(BASELINE, "baseline", "B", COMMAND_BENCH, "torch: time PyTorch's attention on the same tensors")       \
+    X(COLOCATE, "colocate", NULL, COMMAND_BENCH,                                                             \
+      "POD-Attention's co-location micro-benchmark; no workload, no policy")                                 \
+    X(ELEMENTS, "elements", "N", COMMAND_BENCH, "--colocate: floats an array at most (1073741824)")          \
     X(NUMERICS, "numerics", "N", COMMAND_VERIFY, "arithmetic: exact, fp32, or device, as GPUs round (fp32)") \
     X(CPU, "cpu", "SET", COMMAND_VERIFY, "instructions of ref: base, avx2, avx512 (the best there is)")      \
     X(NO_VERIFY, "no-verify", NULL, COMMAND_COMPARE, "skip execution and comparison")                        \
@@ -121,7 +124,7 @@ static const struct {
     {COMMAND_REPLAY, "tandem replay --trace FILE --trace-format F [--policy ..] [--out batches.jsonl]",
      "Turns a trace into the mixed batches an engine would form; plans and simulates them.",
      "tandem replay --trace azure.csv --trace-format azure --policy all"},
-    {COMMAND_BENCH, "tandem bench WORKLOAD --policy P|all|--plan F",
+    {COMMAND_BENCH, "tandem bench WORKLOAD --policy P|all|--plan F\n       tandem bench --colocate",
      "Measures on the GPU that is here (CUDA builds): verifies first, then times graph replays.",
      "tandem bench --spec q2ks8k_64q1s8k --policy all --sustain 2s"},
     {COMMAND_PROBE, "tandem probe [--out gpu.ini] [--gpu G]",
@@ -386,8 +389,15 @@ static const char **text_field(enum flag_id flag, struct args *a)
     }
 }
 
+static bool colocate_takes(enum flag_id flag)
+{
+    return flag == FLAG_COLOCATE || flag == FLAG_ELEMENTS || flag == FLAG_RUNS || flag == FLAG_FORMAT ||
+           flag == FLAG_THREADS || flag == FLAG_QUIET;
+}
+
 static enum status store_flag(enum flag_id flag, const char *v, struct args *a, struct why *why)
 {
+    if (!colocate_takes(flag)) a->not_of_colocate = flags[flag].name;
     const char **text = text_field(flag, a);
     if (text) {
         *text = v;
@@ -431,6 +441,11 @@ static enum status store_flag(enum flag_id flag, const char *v, struct args *a, 
         return parse_int32("runs", v, 1, 1000000, &a->runs, why);
     case FLAG_SUSTAIN:
         return parse_seconds("sustain", v, &a->sustain_s, why);
+    case FLAG_COLOCATE:
+        a->colocate = true;
+        return STATUS_OK;
+    case FLAG_ELEMENTS:
+        return parse_int("elements", v, 1 << 16, (int64_t)1 << 32, &a->elements, why);
     case FLAG_NO_VERIFY:
         a->verify = false;
         return STATUS_OK;
@@ -446,8 +461,21 @@ static enum status store_flag(enum flag_id flag, const char *v, struct args *a, 
     }
 }
 
+/* bench --colocate runs kernels of its own. */
+static enum status check_colocate(const struct args *a, struct why *why)
+{
+    return a->not_of_colocate
+               ? status_fail(why, STATUS_BAD_INPUT,
+                             "--colocate with --%s: expected no workload, policy or plan, only --elements, "
+                             "--runs, --format, --quiet",
+                             a->not_of_colocate)
+               : STATUS_OK;
+}
+
 static enum status check_whole(const struct args *a, struct why *why)
 {
+    if (a->colocate) return check_colocate(a, why);
+    if (a->elements) return status_fail(why, STATUS_BAD_INPUT, "--elements: expected --colocate with it");
     const int sources = !!a->spec + !!a->batch + !!a->batches + !!a->workload + !!a->tensors;
     if ((a->command & WITH_WORKLOAD) && sources != 1)
         return status_fail(why, STATUS_BAD_INPUT,
@@ -518,13 +546,14 @@ enum status args_parse(enum args_command command, int argc, char **argv, struct 
                          .params = workload_default_params(),
                          .gpu = "h200",
                          .verify = true,
-                         .runs = 50,
                          .budget = 8192,
                          .max_seqs = 256,
                          .rate = 1,
                          .prefix_cache = true};
     TRY(parse_flags(argc, argv, out, why));
     TRY(check_whole(out, why));
+    if (!out->runs) out->runs = out->colocate ? 5 : 50;
+    if (!out->elements) out->elements = (int64_t)1 << 30;
     if (out->threads) omp_set_num_threads(out->threads);
     return STATUS_OK;
 }

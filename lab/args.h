@@ -49,6 +49,9 @@ struct args {
     double sustain_s;
     int32_t ladder; /* enum cuda_ladder */
     const char *baseline;
+    bool colocate;               /* bench --colocate: no workload, no plans */
+    int64_t elements;            /* with it: floats an array at most; 0: not given */
+    const char *not_of_colocate; /* the last flag given that --colocate has no use for, NULL for none */
     /* replay */
     const char *trace, *trace_format, *rows;
     int32_t budget, max_seqs;

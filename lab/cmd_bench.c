@@ -1,3 +1,4 @@
+#include "lab/colocate_rows.h"
 #include "lab/device_run.h"
 #include "lab/each_plan.h"
 #include "lab/out_file.h"
@@ -71,7 +72,9 @@ int cmd_bench(int argc, char **argv)
     enum status status = args_parse(COMMAND_BENCH, argc, argv, &a, &why);
     if (status == STATUS_OK) status = args_check_single_timeline(&a, &why);
     if (status == STATUS_OK) status = cuda_open(&b.run.device, &why);
-    if (status == STATUS_OK) {
+    if (status == STATUS_OK && a.colocate) {
+        status = colocate_bench(&a, b.run.device, stdout, &why);
+    } else if (status == STATUS_OK) {
         b.run.ladder = (enum cuda_ladder)a.ladder;
         status = each_plan_run(&e, &why);
     }

@@ -71,8 +71,7 @@ void record_write_csv_header(FILE *out)
     fputc('\n', out);
 }
 
-/* RFC 4180: quoted where it must be. */
-static void write_csv_text(FILE *out, const char *text)
+void record_write_csv_text(FILE *out, const char *text)
 {
     if (!strpbrk(text, ",\"\r\n")) {
         fputs(text, out);
@@ -92,7 +91,7 @@ void record_write_csv(FILE *out, const struct record *r)
         const char *at = (const char *)r + columns[i].offset;
         if (i) fputc(',', out);
         if (columns[i].type == TEXT)
-            write_csv_text(out, at);
+            record_write_csv_text(out, at);
         else if (columns[i].type == INT && *(const int64_t *)at != RECORD_EMPTY)
             fprintf(out, "%lld", (long long)*(const int64_t *)at);
         else if (columns[i].type == REAL && !isnan(*(const double *)at))

@@ -87,6 +87,9 @@ void record_set_text(char *column, const char *text);
 void record_write_csv_header(FILE *out);
 void record_write_csv(FILE *out, const struct record *r);
 
+/* RFC 4180: quoted where it must be. */
+void record_write_csv_text(FILE *out, const char *text);
+
 /* All rows as one JSON array. */
 void record_write_json(FILE *out, const struct record *rows, int32_t n);
 

@@ -80,6 +80,14 @@ static const struct {
     {"$T verify --spec q1s9 --save-tensors /dev/full", "/dev/full"},
     {"$T verify --batches - --save-tensors $D/x.npz", "--save-tensors"},
     {"$T compare --spec q1s9 --tensors x.npz", "--tensors"},
+    {"$T bench", "0 workloads"},
+    {"$T bench --colocate --spec q1s9", "--colocate with --spec"},
+    {"$T bench --policy pod --colocate", "--colocate with --policy"},
+    {"$T bench --colocate --heads 8/8", "--colocate with --heads"},
+    {"$T bench --colocate --sustain 2s", "--colocate with --sustain"},
+    {"$T bench --colocate --elements 65535", "expected a whole number in 65536..4294967296"},
+    {"$T bench --spec q1s9 --policy pod --elements 65536", "expected --colocate"},
+    {"$T sim --colocate", "unknown flag"},
     {"$T", "expected a command"},
     {"$T frobnicate", "unknown command"},
     {"$T sim --spec q1s10", "one of --policy and --plan"},
@@ -201,6 +209,9 @@ static void test_other_statuses(void **state)
     (void)state;
     assert_int_equal(run("$T probe", out, sizeof out, err, sizeof err), 3);
     assert_int_equal(lines(err), 1);
+    assert_int_equal(run("$T bench --colocate --format csv", out, sizeof out, err, sizeof err), 3);
+    assert_int_equal(lines(err), 1);
+    assert_string_equal(out, "");
     assert_int_equal(
         run("$T verify --spec q1s10 --policy pod --executor cuda", out, sizeof out, err, sizeof err), 3);
     assert_int_equal(run("$T plan --spec q1s10 --policy pod | $T check --spec q1s11 --plan -", out,
