@@ -10,6 +10,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static const char script_name[] = "baseline.py";
 
@@ -320,17 +321,11 @@ static enum status run_child(const struct baseline *b, const struct scratch_dir 
 
 static enum status find_script(char *out, struct why *why)
 {
-    char dir[PATH_MAX];
-    FILE *file = NULL;
-    if (data_dir("TANDEM_LAB_DIR", "lab", dir, sizeof dir) == 0 &&
-        (size_t)snprintf(out, PATH_MAX, "%s/%s", dir, script_name) < PATH_MAX)
-        file = fopen(out, "r");
-    if (!file)
-        return status_fail(why, STATUS_UNSUPPORTED,
-                           "--baseline torch: no %s beside the program or in ./lab (TANDEM_LAB_DIR)",
-                           script_name);
-    fclose(file);
-    return STATUS_OK;
+    if (data_file("TANDEM_LAB_DIR", "lab", script_name, out, PATH_MAX) == 0 && access(out, R_OK) == 0)
+        return STATUS_OK;
+    return status_fail(why, STATUS_UNSUPPORTED,
+                       "--baseline torch: no %s in lab/ beside the program or here (TANDEM_LAB_DIR)",
+                       script_name);
 }
 
 enum status baseline_run(const struct baseline *b, struct rows *rows, struct why *why)

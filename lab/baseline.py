@@ -3,15 +3,18 @@
 
     baseline.py --in tensors.npz [--sample sample.npz] [--out DIR] [--runs N] [--cpu]
 
-tensors.npz is what README, "Tensors in and out", describes. sample.npz: row [n] (token * num_qo_heads + head),
-o [n, head_dim] and lse [n]; without it the o of tensors.npz is what answers are compared with. For each peer one JSON
-line on stdout, times in microseconds, and in DIR/PEER.npz its own o (and lse, natural log) at those rows, float32. What
-cannot run says why in its line. A package that is not installed has no line, but a remark on stderr.
+tensors.npz is what README, "Tensors in and out", describes. sample.npz: row [n] (token * num_qo_heads +
+head), o [n, head_dim] and lse [n]; without it the o of tensors.npz is what answers are compared with. One JSON
+line a peer on stdout, times in microseconds, and in DIR/PEER.npz its own o (and lse, natural log) at those
+rows, float32. What cannot run says why in its line. A package that is not installed has no line, but a remark
+on stderr.
 
---cpu: no times. PyTorch's plain arithmetic in double checks how pages are gathered, requests grouped, masks aligned.
+--cpu: no times. PyTorch's plain arithmetic in double checks how pages are gathered, requests grouped, masks
+aligned.
 
 Exit status: 0; 1 --cpu found a difference; 2 bad input; 3 the machine lacks PyTorch or a GPU.
 """
+
 import argparse
 import contextlib
 import importlib
@@ -37,11 +40,11 @@ class Unsupported(Exception):
     """A peer cannot do this batch; the text says what it lacks."""
 
 
-# ---- lengths and pages: pure -----------------------------------------------------------------------------------------
+# ---- lengths and pages: pure -------------------------------------------------------------------------------
 
 
 def nhd(pool, layout):
-    """[.., heads, positions, dim] (HND) -> [.., positions, heads, dim]; NHD as it is. Arrays or tensors, a view."""
+    """[.., heads, positions, dim] (HND) -> [.., positions, heads, dim]; NHD as it is. A view."""
     return pool.swapaxes(-3, -2) if layout == "HND" else pool
 
 
@@ -67,7 +70,7 @@ def last_page_len(kv_len, page_size):
 
 
 def group_by_length(requests, qo_len, kv_len):
-    """{(qo_len, kv_len): [request, ..]}: what one call of batched attention can do; prefills first, decodes behind."""
+    """{(qo_len, kv_len): [request, ..]}: what one batched call can do; prefills first, decodes behind."""
     groups = {}
     for r in sorted(requests, key=lambda r: (qo_len[r] == 1, qo_len[r], kv_len[r])):
         groups.setdefault((qo_len[r], kv_len[r]), []).append(r)
@@ -75,8 +78,8 @@ def group_by_length(requests, qo_len, kv_len):
 
 
 def causal_kind(qo_len, kv_len, causal):
-    """How to say "row i sees keys [0, kv_len - qo_len + i + 1)": nothing to say for one row at the end; where the two
-    lengths are equal, top-left and bottom-right are the same."""
+    """How to say "row i sees keys [0, kv_len - qo_len + i + 1)": nothing to say for one row at the end; where
+    the two lengths are equal, top-left and bottom-right are the same."""
     if not causal or qo_len == 1:
         return "none"
     return "square" if qo_len == kv_len else "bottom_right"
@@ -89,10 +92,10 @@ def lower_right(qo_len, kv_len):
 
 def block_table(kv_indptr, kv_indices, requests):
     """[requests, most pages] int32, filled up with page 0, which nobody reads there."""
-    pages = [kv_indices[kv_indptr[r]:kv_indptr[r + 1]] for r in requests]
+    pages = [kv_indices[kv_indptr[r] : kv_indptr[r + 1]] for r in requests]
     table = np.zeros((len(pages), max(len(p) for p in pages)), dtype=np.int32)
     for i, p in enumerate(pages):
-        table[i, :len(p)] = p
+        table[i, : len(p)] = p
     return table
 
 
@@ -102,7 +105,7 @@ def tokens_of(qo_indptr, requests):
     return np.concatenate(parts) if parts else np.zeros(0, dtype=np.int64)
 
 
-# ---- the batch -------------------------------------------------------------------------------------------------------
+# ---- the batch ---------------------------------------------------------------------------------------------
 
 
 def text(file, name, default):
@@ -127,7 +130,11 @@ class Batch:
         layout = text(file, "layout", "NHD")
         one = file["kv"] if "kv" in file else None
         self.k = nhd(one[:, 0] if one is not None else file["k"], layout)
-        self.v = None if one is None and "v" not in file else nhd(one[:, 1] if one is not None else file["v"], layout)
+        self.v = (
+            None
+            if one is None and "v" not in file
+            else nhd(one[:, 1] if one is not None else file["v"], layout)
+        )
         self.dtype = dtype_name(self.q, text(file, "dtype", ""))
         self.kv_dtype = dtype_name(self.k, text(file, "kv_dtype", ""))
         self.ragged = self.k.ndim == 3
@@ -141,7 +148,7 @@ class Batch:
         self.causal = bool(number(file, "causal", 1))
         self.window_left = int(number(file, "window_left", -1))
         self.soft_cap = number(file, "logits_soft_cap", 0)
-        self.sm_scale = number(file, "sm_scale", 0) or self.head_dim ** -0.5
+        self.sm_scale = number(file, "sm_scale", 0) or self.head_dim**-0.5
         self.active = [r for r, n in enumerate(self.qo_len) if n > 0 and self.kv_len[r] > 0]
         self.features = self.find_features(file)
 
@@ -161,17 +168,19 @@ class Batch:
             "8-bit K and V": self.kv_dtype.startswith("fp8"),
             "K and V of another type than Q": self.kv_dtype != self.dtype,
             "ragged K and V": self.ragged,
-            "rows without keys": any(self.causal and 0 < self.kv_len[r] < self.qo_len[r] for r in self.active),
+            "rows without keys": any(
+                self.causal and 0 < self.kv_len[r] < self.qo_len[r] for r in self.active
+            ),
         }
         return [name for name, is_there in found.items() if is_there]
 
     def pages(self, r):
-        return self.kv_indices[self.kv_indptr[r]:self.kv_indptr[r + 1]].astype(np.int64)
+        return self.kv_indices[self.kv_indptr[r] : self.kv_indptr[r + 1]].astype(np.int64)
 
     def keys(self, pool, r):
         """A request's K or V in a row, of the pool as array or tensor."""
         if self.ragged:
-            return pool[self.kv_indptr[r]:self.kv_indptr[r] + self.kv_len[r]]
+            return pool[self.kv_indptr[r] : self.kv_indptr[r] + self.kv_len[r]]
         return gather_pages(pool, self.pages(r), self.kv_len[r])
 
 
@@ -186,7 +195,7 @@ class Sample:
         self.o = source["o"].reshape(len(self.row), -1).astype(np.float64)
 
 
-# ---- tensors ---------------------------------------------------------------------------------------------------------
+# ---- tensors -----------------------------------------------------------------------------------------------
 
 
 def to_tensor(array, dtype, device):
@@ -197,13 +206,14 @@ def to_tensor(array, dtype, device):
 
 
 class Tensors:
-    """Q and the pools on the device; page tails and pages nobody owns, which hold NaN, as zeros: engines' caches hold
-    finite leftovers there."""
+    """Q and the pools on the device; page tails and pages nobody owns, which hold NaN, as zeros: engines'
+    caches hold finite leftovers there."""
 
     def __init__(self, b, device, widen):
         self.device = device
-        self.q, self.k, self.v = (to_tensor(*x, device) for x in
-                                  ((b.q, b.dtype), (b.k, b.kv_dtype), (b.v, b.kv_dtype)))
+        self.q, self.k, self.v = (
+            to_tensor(*x, device) for x in ((b.q, b.dtype), (b.k, b.kv_dtype), (b.v, b.kv_dtype))
+        )
         if widen:
             self.q, self.k, self.v = self.q.double(), self.k.double(), self.v.double()
         for pool in (self.k, self.v):
@@ -214,14 +224,15 @@ class Tensors:
 
 
 class Peer:
-    """run() -> results, nothing else is timed; collect(results) -> [(tokens, o [tokens, heads, dim], lse or None)]."""
+    """run() -> results, nothing else is timed; collect(results) -> [(tokens, o [tokens, heads, dim], lse)],
+    where lse [tokens, heads] may be None."""
 
     def __init__(self, run, collect, options):
         self.run, self.collect, self.options = run, collect, options
 
 
 def at_sample(b, sample, parts):
-    """Results of some tokens each -> o [n, dim], lse [n] or None at the sample; rows without keys are 0 and -inf."""
+    """Results of some tokens each -> o [n, dim], lse [n] or None at the sample. No keys: 0, -inf."""
     device = parts[0][1].device if parts else "cpu"
     wide = parts[0][1].dtype if parts and parts[0][1].dtype == torch.float64 else torch.float32
     o = torch.zeros((b.qo_indptr[-1], b.heads, b.head_dim), dtype=wide, device=device)
@@ -237,16 +248,16 @@ def at_sample(b, sample, parts):
     return picked, lse.reshape(-1)[rows].cpu().numpy() if has_lse else None
 
 
-# ---- PyTorch ---------------------------------------------------------------------------------------------------------
+# ---- PyTorch -----------------------------------------------------------------------------------------------
 
 
 def call_of(b, t, requests, shape, dense):
-    """Arguments of one batched scaled_dot_product_attention: q [n, heads, qo_len, dim], k and v contiguous."""
+    """Arguments of one scaled_dot_product_attention: q, k, v [n, heads, length, dim], k and v contiguous."""
     from torch.nn.attention.bias import causal_lower_right
 
     qo_len, kv_len = shape
     kind = causal_kind(qo_len, kv_len, b.causal)
-    q = torch.stack([t.q[b.qo_indptr[r]:b.qo_indptr[r + 1]] for r in requests])
+    q = torch.stack([t.q[b.qo_indptr[r] : b.qo_indptr[r + 1]] for r in requests])
     k, v = (torch.stack([b.keys(pool, r) for r in requests]).contiguous() for pool in (t.k, t.v))
     args = {"is_causal": kind == "square", "scale": b.sm_scale, "enable_gqa": b.heads != b.kv_heads}
     if kind == "bottom_right" and dense:
@@ -271,8 +282,10 @@ def torch_serial(b, t, backend, dense):
             return [attention(*tensors, **args) for tensors, args in calls]
 
     def collect(results):
-        return [(tokens_of(b.qo_indptr, requests), o.transpose(1, 2).reshape(-1, b.heads, b.head_dim), None)
-                for requests, o in zip(groups.values(), results)]
+        return [
+            (tokens_of(b.qo_indptr, requests), o.transpose(1, 2).reshape(-1, b.heads, b.head_dim), None)
+            for requests, o in zip(groups.values(), results)
+        ]
 
     decodes = sum(qo_len == 1 for qo_len, _ in groups)
     options = f"kv=contiguous prefill_calls={len(groups) - decodes} decode_calls={decodes}"
@@ -285,8 +298,10 @@ def needs_bottom_right(b):
 
 def torch_cudnn_serial(b, t):
     if needs_bottom_right(b):
-        raise Unsupported("cuDNN's causal mask in PyTorch is top-left: qo_len < kv_len needs a dense mask, "
-                          "see torch_cudnn_mask_serial")
+        raise Unsupported(
+            "cuDNN's causal mask in PyTorch is top-left: qo_len < kv_len needs a dense mask, "
+            "see torch_cudnn_mask_serial"
+        )
     return torch_serial(b, t, torch.nn.attention.SDPBackend.CUDNN_ATTENTION, False)
 
 
@@ -317,8 +332,9 @@ def torch_flash_varlen(b, t):
         args.update(window_size_left=b.window_left, window_size_right=0 if b.causal else -1)
 
     def run():
-        return torch.ops.aten._flash_attention_forward(q, k, v, cu_q, cu_k, max(qo), max(kv), 0.0, b.causal, False,
-                                                       **args)[:2]
+        return torch.ops.aten._flash_attention_forward(
+            q, k, v, cu_q, cu_k, max(qo), max(kv), 0.0, b.causal, False, **args
+        )[:2]
 
     def collect(results):
         o, lse = results
@@ -327,7 +343,7 @@ def torch_flash_varlen(b, t):
     return Peer(run, collect, "kv=contiguous calls=1")
 
 
-# ---- FlashInfer ------------------------------------------------------------------------------------------------------
+# ---- FlashInfer --------------------------------------------------------------------------------------------
 
 
 def workspace(t):
@@ -337,8 +353,12 @@ def workspace(t):
 def tables(b, t, requests):
     """qo_indptr, kv_indptr, kv_indices, last_page_len of some requests."""
     pages = [b.pages(r) for r in requests]
-    return (t.ints(indptr_of([b.qo_len[r] for r in requests])), t.ints(indptr_of([len(p) for p in pages])),
-            t.ints(np.concatenate(pages)), t.ints([last_page_len(b.kv_len[r], b.page_size) for r in requests]))
+    return (
+        t.ints(indptr_of([b.qo_len[r] for r in requests])),
+        t.ints(indptr_of([len(p) for p in pages])),
+        t.ints(np.concatenate(pages)),
+        t.ints([last_page_len(b.kv_len[r], b.page_size) for r in requests]),
+    )
 
 
 def part_of(b, t, requests):
@@ -356,15 +376,28 @@ def natural(lse):
 
 
 def fi_options(b, t):
-    return {"sm_scale": b.sm_scale, "window_left": b.window_left, "q_data_type": t.q.dtype, "kv_data_type": t.k.dtype}
+    return {
+        "sm_scale": b.sm_scale,
+        "window_left": b.window_left,
+        "q_data_type": t.q.dtype,
+        "kv_data_type": t.k.dtype,
+    }
 
 
 def fi_prefill_call(b, t, requests):
     import flashinfer
 
     wrapper = flashinfer.BatchPrefillWithPagedKVCacheWrapper(workspace(t), "NHD")
-    wrapper.plan(*tables(b, t, requests), b.heads, b.kv_heads, b.head_dim, b.page_size, causal=b.causal,
-                 logits_soft_cap=b.soft_cap or None, **fi_options(b, t))
+    wrapper.plan(
+        *tables(b, t, requests),
+        b.heads,
+        b.kv_heads,
+        b.head_dim,
+        b.page_size,
+        causal=b.causal,
+        logits_soft_cap=b.soft_cap or None,
+        **fi_options(b, t),
+    )
     tokens, q = part_of(b, t, requests)
     return tokens, lambda: wrapper.run(q, (t.k, t.v), return_lse=True)
 
@@ -372,19 +405,29 @@ def fi_prefill_call(b, t, requests):
 def fi_decode_call(b, t, requests):
     import flashinfer
 
-    wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(workspace(t), "NHD",
-                                                            use_tensor_cores=b.heads // b.kv_heads >= 4)
-    wrapper.plan(*tables(b, t, requests)[1:], b.heads, b.kv_heads, b.head_dim, b.page_size,
-                 logits_soft_cap=b.soft_cap or None, **fi_options(b, t))
+    wrapper = flashinfer.BatchDecodeWithPagedKVCacheWrapper(
+        workspace(t), "NHD", use_tensor_cores=b.heads // b.kv_heads >= 4
+    )
+    wrapper.plan(
+        *tables(b, t, requests)[1:],
+        b.heads,
+        b.kv_heads,
+        b.head_dim,
+        b.page_size,
+        logits_soft_cap=b.soft_cap or None,
+        **fi_options(b, t),
+    )
     tokens, q = part_of(b, t, requests)
     return tokens, lambda: wrapper.run(q, (t.k, t.v), return_lse=True)
 
 
 def fi_calls(calls):
     """Calls one behind another; each gives o and log2 of the sum."""
-    return Peer(lambda: [run() for _, run in calls],
-                lambda results: [(tokens, o, natural(lse)) for (tokens, _), (o, lse) in zip(calls, results)],
-                "kv=paged plan=untimed")
+    return Peer(
+        lambda: [run() for _, run in calls],
+        lambda results: [(tokens, o, natural(lse)) for (tokens, _), (o, lse) in zip(calls, results)],
+        "kv=paged plan=untimed",
+    )
 
 
 def flashinfer_prefill(b, t):
@@ -404,11 +447,21 @@ def flashinfer_batch_pod(b, t):
     if not prefills or not decodes:
         raise Unsupported("needs a prefill and a decode")
     wrapper = flashinfer.BatchPODWithPagedKVCacheWrapper(workspace(t), "NHD")
-    wrapper.plan(*tables(b, t, prefills), *tables(b, t, decodes), b.heads, b.kv_heads, b.head_dim, b.page_size,
-                 **fi_options(b, t))
+    wrapper.plan(
+        *tables(b, t, prefills),
+        *tables(b, t, decodes),
+        b.heads,
+        b.kv_heads,
+        b.head_dim,
+        b.page_size,
+        **fi_options(b, t),
+    )
     (tokens_p, q_p), (tokens_d, q_d) = part_of(b, t, prefills), part_of(b, t, decodes)
-    return Peer(lambda: wrapper.run(q_p, (t.k, t.v), q_d, (t.k, t.v), causal_p=b.causal),
-                lambda o: [(tokens_p, o[0], None), (tokens_d, o[1], None)], "kv=paged plan=untimed")
+    return Peer(
+        lambda: wrapper.run(q_p, (t.k, t.v), q_d, (t.k, t.v), causal_p=b.causal),
+        lambda o: [(tokens_p, o[0], None), (tokens_d, o[1], None)],
+        "kv=paged plan=untimed",
+    )
 
 
 def flashinfer_persistent(b, t):
@@ -416,23 +469,40 @@ def flashinfer_persistent(b, t):
 
     wrapper = flashinfer.BatchAttention(kv_layout="NHD")
     qo_indptr, kv_indptr, kv_indices, _ = tables(b, t, b.active)
-    wrapper.plan(qo_indptr, kv_indptr, kv_indices, t.ints([b.kv_len[r] for r in b.active]), b.heads, b.kv_heads,
-                 b.head_dim, b.head_dim, b.page_size, causal=b.causal, sm_scale=b.sm_scale, q_data_type=t.q.dtype,
-                 kv_data_type=t.k.dtype)
+    wrapper.plan(
+        qo_indptr,
+        kv_indptr,
+        kv_indices,
+        t.ints([b.kv_len[r] for r in b.active]),
+        b.heads,
+        b.kv_heads,
+        b.head_dim,
+        b.head_dim,
+        b.page_size,
+        causal=b.causal,
+        sm_scale=b.sm_scale,
+        q_data_type=t.q.dtype,
+        kv_data_type=t.k.dtype,
+    )
     tokens, q = part_of(b, t, b.active)
-    return Peer(lambda: wrapper.run(q, (t.k, t.v)), lambda x: [(tokens, x[0], natural(x[1]))],
-                "kv=paged plan=untimed")
+    return Peer(
+        lambda: wrapper.run(q, (t.k, t.v)), lambda x: [(tokens, x[0], natural(x[1]))], "kv=paged plan=untimed"
+    )
 
 
-# ---- FlashAttention --------------------------------------------------------------------------------------------------
+# ---- FlashAttention ----------------------------------------------------------------------------------------
 
 
 def fa_arguments(b, t):
     tokens, q = part_of(b, t, b.active)
     qo = [b.qo_len[r] for r in b.active]
     table = t.ints(block_table(b.kv_indptr, b.kv_indices, b.active))
-    common = {"softmax_scale": b.sm_scale, "causal": b.causal, "softcap": b.soft_cap,
-              "window_size": (b.window_left, 0 if b.causal and b.window_left >= 0 else -1)}
+    common = {
+        "softmax_scale": b.sm_scale,
+        "causal": b.causal,
+        "softcap": b.soft_cap,
+        "window_size": (b.window_left, 0 if b.causal and b.window_left >= 0 else -1),
+    }
     return tokens, q, qo, table, common
 
 
@@ -442,8 +512,13 @@ def flash_attn_2(b, t):
     tokens, q, qo, table, common = fa_arguments(b, t)
     kv = [b.kv_len[r] for r in b.active]
     cu_q, cu_k = t.ints(indptr_of(qo)), t.ints(indptr_of(kv))
-    return Peer(lambda: flash_attn_varlen_func(q, t.k, t.v, cu_q, cu_k, max(qo), max(kv), block_table=table, **common),
-                lambda o: [(tokens, o, None)], "kv=paged calls=1")
+    return Peer(
+        lambda: flash_attn_varlen_func(
+            q, t.k, t.v, cu_q, cu_k, max(qo), max(kv), block_table=table, **common
+        ),
+        lambda o: [(tokens, o, None)],
+        "kv=paged calls=1",
+    )
 
 
 def flash_attn_3(b, t):
@@ -451,9 +526,13 @@ def flash_attn_3(b, t):
 
     tokens, q, qo, table, common = fa_arguments(b, t)
     kv, cu_q = t.ints([b.kv_len[r] for r in b.active]), t.ints(indptr_of(qo))
-    return Peer(lambda: flash_attn_with_kvcache(q, t.k, t.v, cache_seqlens=kv, page_table=table, cu_seqlens_q=cu_q,
-                                                max_seqlen_q=max(qo), **common),
-                lambda o: [(tokens, o[0] if isinstance(o, tuple) else o, None)], "kv=paged calls=1")
+    return Peer(
+        lambda: flash_attn_with_kvcache(
+            q, t.k, t.v, cache_seqlens=kv, page_table=table, cu_seqlens_q=cu_q, max_seqlen_q=max(qo), **common
+        ),
+        lambda o: [(tokens, o[0] if isinstance(o, tuple) else o, None)],
+        "kv=paged calls=1",
+    )
 
 
 # Peer, the package it needs, the features beyond the plain that it has, its builder.
@@ -461,16 +540,36 @@ PEERS = [
     ("torch_cudnn_serial", "torch", ["ragged K and V"], torch_cudnn_serial),
     ("torch_cudnn_mask_serial", "torch", ["ragged K and V"], torch_cudnn_mask_serial),
     ("torch_flash_serial", "torch", ["ragged K and V", "rows without keys"], torch_flash_serial),
-    ("torch_flash_varlen", "torch", ["ragged K and V", "rows without keys", "a sliding window"], torch_flash_varlen),
-    ("flashinfer_prefill", "flashinfer", ["rows without keys", "a sliding window", "a soft cap"], flashinfer_prefill),
-    ("flashinfer_serial", "flashinfer", ["rows without keys", "a sliding window", "a soft cap"], flashinfer_serial),
+    (
+        "torch_flash_varlen",
+        "torch",
+        ["ragged K and V", "rows without keys", "a sliding window"],
+        torch_flash_varlen,
+    ),
+    (
+        "flashinfer_prefill",
+        "flashinfer",
+        ["rows without keys", "a sliding window", "a soft cap"],
+        flashinfer_prefill,
+    ),
+    (
+        "flashinfer_serial",
+        "flashinfer",
+        ["rows without keys", "a sliding window", "a soft cap"],
+        flashinfer_serial,
+    ),
     ("flashinfer_batch_pod", "flashinfer", ["rows without keys", "a sliding window"], flashinfer_batch_pod),
     ("flashinfer_persistent", "flashinfer", ["rows without keys"], flashinfer_persistent),
     ("flash_attn_2", "flash_attn", ["rows without keys", "a sliding window", "a soft cap"], flash_attn_2),
-    ("flash_attn_3", "flash_attn_interface", ["rows without keys", "a sliding window", "a soft cap"], flash_attn_3),
+    (
+        "flash_attn_3",
+        "flash_attn_interface",
+        ["rows without keys", "a sliding window", "a soft cap"],
+        flash_attn_3,
+    ),
 ]
 
-# ---- time ------------------------------------------------------------------------------------------------------------
+# ---- time --------------------------------------------------------------------------------------------------
 
 
 def captured(run):
@@ -489,8 +588,10 @@ def captured(run):
 
 
 def times_us(step, runs):
-    """Each run behind a flush of L2, after a tenth as many (at least 3) to warm up, as tandem times its own."""
-    flush = torch.empty(2 * torch.cuda.get_device_properties(0).L2_cache_size, dtype=torch.uint8, device="cuda")
+    """Each run behind a flush of L2, after a tenth as many (at least 3) to warm up, as tandem's own."""
+    flush = torch.empty(
+        2 * torch.cuda.get_device_properties(0).L2_cache_size, dtype=torch.uint8, device="cuda"
+    )
     times = []
     for i in range(runs + max(3, runs // 10)):
         begin, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
@@ -523,7 +624,7 @@ def measure(peer, runs):
     return times, last[0], graph
 
 
-# ---- peers -> lines --------------------------------------------------------------------------------------------------
+# ---- peers -> lines ----------------------------------------------------------------------------------------
 
 
 def one_line(e):
@@ -559,8 +660,13 @@ def run_peer(b, t, sample, args, build, package):
     o, lse = at_sample(b, sample, peer.collect(results))
     answer = {"o": o} if lse is None else {"o": o, "lse": lse}
     p10, median, p90 = (float(x) for x in np.quantile(times, [0.1, 0.5, 0.9]))
-    return {"time_us": median, "p10_us": p10, "p90_us": p90, "runs": args.runs,
-            "options": f"{versions(package)} {peer.options} graph={graph} err_o={largest_error(sample, o):.1e}"}, answer
+    return {
+        "time_us": median,
+        "p10_us": p10,
+        "p90_us": p90,
+        "runs": args.runs,
+        "options": f"{versions(package)} {peer.options} graph={graph} err_o={largest_error(sample, o):.1e}",
+    }, answer
 
 
 def is_installed(package, remarked):
@@ -639,7 +745,9 @@ def main():
         torch = importlib.import_module("torch")
         importlib.import_module("torch.nn.attention.bias")
     except ImportError as e:
-        lacking(f"torch: cannot be imported ({one_line(e)}): expected a python3 with numpy and torch (TANDEM_PYTHON)")
+        lacking(
+            f"torch: cannot be imported ({one_line(e)}): expected a python3 with both (TANDEM_PYTHON)"
+        )
     if not args.cpu and not torch.cuda.is_available():
         lacking("torch finds no GPU")
     try:
