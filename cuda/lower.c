@@ -110,10 +110,10 @@ struct view_grid lower_grid(const struct plan *p, int32_t index, int32_t sm_coun
         .is_beside = fused && k->fused_how == FUSED_BESIDE,
         .lanes = {[WORK_PREFILL] = kernel_role_lanes(k, false), [WORK_DECODE] = kernel_role_lanes(k, true)},
         .prefill_kernel = fused ? (int32_t)k->fused_prefill : -1,
-        .row_order = {[WORK_PREFILL] = fused ? (int32_t)kernel_row(k->fused_prefill)->row_order
-                                             : (int32_t)k->row_order,
-                      [WORK_DECODE] = fused ? (int32_t)kernel_row(k->fused_decode)->row_order
-                                            : (int32_t)k->row_order},
+        .row_order = {[WORK_PREFILL] =
+                          fused ? (int32_t)kernel_row(k->fused_prefill)->row_order : (int32_t)k->row_order,
+                      [WORK_DECODE] =
+                          fused ? (int32_t)kernel_row(k->fused_decode)->row_order : (int32_t)k->row_order},
         .n_sm_counters = sm_count,
     };
 }

@@ -29,21 +29,23 @@ struct probe {
     int32_t cc_major, cc_minor, max_threads_per_sm, registers_per_sm, smem_per_sm_bytes, smem_optin_bytes;
     int64_t l2_bytes;
 
-    int32_t n_gpcs, gpc_sms[PROBE_GPCS]; /* by clusters: SMs that shared one are of one GPC; 0: no clusters here */
+    int32_t n_gpcs,
+        gpc_sms[PROBE_GPCS]; /* by clusters: SMs that shared one are of one GPC; 0: no clusters here */
     int32_t n_first, first_wave[PROBE_SMS]; /* SM of CTA 0, 1, ... of a grid of one CTA an SM */
     struct probe_figure first_wave_ns;      /* from the first CTA's start to the last one's */
 
-    struct probe_figure turnaround_ns[3]; /* a CTA's end to the start of the next in its place: 0, 16, 200 KB of shared
+    struct probe_figure
+        turnaround_ns[3]; /* a CTA's end to the start of the next in its place: 0, 16, 200 KB of shared
                                              memory */
     struct probe_figure launch_gap_ns, graph_gap_ns; /* kernel to dependent kernel, in a stream, in a graph */
-    struct probe_figure overlap;                     /* two kernels of half the SMs, two streams: time over that of one */
+    struct probe_figure overlap; /* two kernels of half the SMs, two streams: time over that of one */
 
     struct probe_figure hbm_latency_ns, l2_latency_ns; /* of dependent loads */
     struct probe_curve hbm_by_bytes;                   /* bytes/ns; x: bytes in flight an SM, all SMs */
-    struct probe_curve hbm_by_sms;                     /* bytes/ns; x: SMs that read, one CTA of 1024 threads each */
-    struct probe_curve l2_by_bytes;                    /* bytes/ns; x: bytes read over and over by all SMs */
-    struct probe_figure stream_latency_ns;             /* bytes in flight over rate, one SM, 16 KB */
-    double hbm_most, hbm_power;                        /* B = most x / (1 + x^p)^(1/p), x = in flight / (latency most) */
+    struct probe_curve hbm_by_sms;         /* bytes/ns; x: SMs that read, one CTA of 1024 threads each */
+    struct probe_curve l2_by_bytes;        /* bytes/ns; x: bytes read over and over by all SMs */
+    struct probe_figure stream_latency_ns; /* bytes in flight over rate, one SM, 16 KB */
+    double hbm_most, hbm_power;            /* B = most x / (1 + x^p)^(1/p), x = in flight / (latency most) */
 
     struct probe_curve mma_by_warps; /* FLOP/ns of mma.sync bf16; x: warps an SM, all SMs */
     struct probe_figure mma_one_sm;  /* the same of one SM of 8 warps */
@@ -52,8 +54,8 @@ struct probe {
 
 /* Runs every experiment, about half a minute; `step` (NULL: none) is told each one's name first. STATUS_NO_MEMORY when
  * less than 64 MB are free. */
-enum status probe_run(struct cuda_device *d, int32_t repeats, void (*step)(const char *name), struct probe *out,
-                      struct why *why);
+enum status probe_run(struct cuda_device *d, int32_t repeats, void (*step)(const char *name),
+                      struct probe *out, struct why *why);
 
 #ifdef __cplusplus
 }

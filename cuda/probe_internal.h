@@ -21,8 +21,8 @@ struct probe_bench {
 typedef enum status (*probe_once)(struct probe_bench *b, const void *args, double *value, struct why *why);
 
 /* Median and spread of b->repeats runs, after one. */
-enum status probe_figure_of(struct probe_bench *b, probe_once once, const void *args, struct probe_figure *out,
-                            struct why *why);
+enum status probe_figure_of(struct probe_bench *b, probe_once once, const void *args,
+                            struct probe_figure *out, struct why *why);
 
 /* Nanoseconds between two events around what `enqueue` puts on the stream. */
 enum status probe_begin(struct probe_bench *b, struct why *why);

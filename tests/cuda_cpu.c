@@ -176,7 +176,8 @@ static bool run_grids(const struct cuda_cpu *c, struct memory *m, uint64_t seed)
                                            .n_ctas = c->p->grids[i].n_ctas,
                                            .threads = k->threads,
                                            .shared_bytes = WORKER_WORDS * (int32_t)sizeof(int32_t),
-                                           .resident = 1 + (int32_t)((seed + (uint64_t)i) % SHIM_MAX_RESIDENT),
+                                           .resident =
+                                               1 + (int32_t)((seed + (uint64_t)i) % SHIM_MAX_RESIDENT),
                                            .seed = seed * 1000 + (uint64_t)i};
         current = &x;
         if (!shim_run(&launch)) return false;

@@ -79,7 +79,7 @@ struct fiber {
     enum meeting at;
     int32_t barrier, expects; /* AT_NAMED */
     int32_t cta, thread;      /* of which slot; index in it */
-    uint32_t exchange[2];     /* what shuffles read, two meetings deep: a value stays until all have read it */
+    uint32_t exchange[2]; /* what shuffles read, two meetings deep: a value stays until all have read it */
     int32_t turn;
 };
 
@@ -210,7 +210,8 @@ static bool run_warp(int32_t s, int32_t warp)
     const struct fiber *first = &fibers[s][warp * 32];
     for (int32_t lane = 1; lane < 32; lane++)
         if (first[lane].at != first->at || (first->at == AT_NAMED && first[lane].barrier != first->barrier)) {
-            snprintf(shim_why, sizeof shim_why, "CTA %d: lanes 0 and %d of warp %d part ways", slots[s].block, lane, warp);
+            snprintf(shim_why, sizeof shim_why, "CTA %d: lanes 0 and %d of warp %d part ways", slots[s].block,
+                     lane, warp);
             return false;
         }
     return true;
@@ -272,7 +273,8 @@ static bool run_all(int32_t *order, struct rng *rng)
             snprintf(shim_why, sizeof shim_why, "threads wait at barriers that not all reach");
             return false;
         }
-        const int32_t steps = 1 + (int32_t)rng_below(rng, 60); /* the same warp for a while: faster, and as unfair */
+        const int32_t steps =
+            1 + (int32_t)rng_below(rng, 60); /* the same warp for a while: faster, and as unfair */
         for (int32_t i = 0; i < steps && can_go(&fibers[s][w * 32]); i++)
             if (!run_warp(s, w)) return false;
         open_barriers(s);

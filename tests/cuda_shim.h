@@ -36,9 +36,9 @@ float shim_shuffle(float x, int lane);
 int32_t shim_shuffle_int(int32_t x, int lane);
 void shim_sync_warp(void);
 void shim_sync_block(void);
-void shim_fence(void);                               /* others may go first */
+void shim_fence(void);                                /* others may go first */
 void shim_sync_named(int32_t index, int32_t threads); /* named barrier */
-uint32_t shim_sm(void);                              /* often past the number of SMs */
+uint32_t shim_sm(void);                               /* often past the number of SMs */
 
 #define __device__      __attribute__((unused))
 #define __forceinline__ inline

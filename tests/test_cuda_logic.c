@@ -63,8 +63,9 @@ struct drawing {
 /* FIXED and SM_TICKET CTAs draw once. */
 static void draw_once(const struct drawing *d, int32_t cta, struct rng *rng)
 {
-    const struct range r = d->g->dispatch == DISPATCH_FIXED ? draw_list(d->x, d->g, cta)
-                                                            : draw_ticket(d->x, d->g, (uint32_t)rng_next(rng));
+    const struct range r = d->g->dispatch == DISPATCH_FIXED
+                               ? draw_list(d->x, d->g, cta)
+                               : draw_ticket(d->x, d->g, (uint32_t)rng_next(rng));
     for (int32_t i = r.begin; i < r.end; i++)
         d->drawn[i]++;
 }
@@ -73,7 +74,8 @@ static void draw_once(const struct drawing *d, int32_t cta, struct rng *rng)
 static void draw_all(const struct drawing *d, struct rng *rng)
 {
     const int32_t n = d->g->n_ctas;
-    int32_t *cta = malloc(((size_t)n + 1) * sizeof *cta), *tried = calloc((size_t)n + 1, sizeof *tried), left = n;
+    int32_t *cta = malloc(((size_t)n + 1) * sizeof *cta), *tried = calloc((size_t)n + 1, sizeof *tried),
+            left = n;
     const uint64_t window = 1 + rng_below(rng, 2) * rng_below(rng, (uint64_t)n + 1);
     assert_non_null(cta);
     assert_non_null(tried);
@@ -98,8 +100,8 @@ static void draw_all(const struct drawing *d, struct rng *rng)
 }
 
 /* Twice over the same counters, with guards around them. */
-static void check_grid(const struct plan *p, const struct view *x, int32_t index, int32_t *drawn, struct rng *rng,
-                       const char *who)
+static void check_grid(const struct plan *p, const struct view *x, int32_t index, int32_t *drawn,
+                       struct rng *rng, const char *who)
 {
     enum { GUARD = 16, WORD = 0x7eadbeef };
     struct view_grid g = lower_grid(p, index, SM_COUNT);
@@ -139,7 +141,8 @@ static void test_draws_under_any_order(void **state)
                     check_grid(&p, &x, g, drawn, &rng, policy_at(i)->name);
             for (int32_t k = 0; k < p.n_items; k++)
                 if (drawn[k] != 2)
-                    fail_msg("%s, %s: item %d drawn %d times in two runs", policy_at(i)->name, w.name, k, drawn[k]);
+                    fail_msg("%s, %s: item %d drawn %d times in two runs", policy_at(i)->name, w.name, k,
+                             drawn[k]);
             free(drawn);
             plan_free(&p);
         }
@@ -219,8 +222,8 @@ static void test_last_arrivers(void **state)
 
 /* ---- walks ------------------------------------------------------------------------------------------------------- */
 
-static void check_row(const struct plan *p, const struct batch *b, const struct view *x, const struct item *item,
-                      int32_t row, const char *who)
+static void check_row(const struct plan *p, const struct batch *b, const struct view *x,
+                      const struct item *item, int32_t row, const char *who)
 {
     const enum row_order order = kernel_row((enum kernel_id)item->kernel)->row_order;
     const struct row_ref want = plan_row(p, b, item->group, item->kv_head, order, row);
@@ -233,8 +236,8 @@ static void check_row(const struct plan *p, const struct batch *b, const struct 
         fail_msg("%s: group %d row %d: request %d token %d head %d, want %d %d %d", who, item->group, row,
                  got.request, got.local, got.head, want.request, want.token, want.qo_head);
     if (got.begin != begin || got.end != (end > begin ? end : begin))
-        fail_msg("%s: group %d row %d sees %d..%d, want %d..%d", who, item->group, row, got.begin, got.end, begin,
-                 end);
+        fail_msg("%s: group %d row %d sees %d..%d, want %d..%d", who, item->group, row, got.begin, got.end,
+                 begin, end);
 }
 
 /* Rows of items against plan_row and batch_visible. */
@@ -324,14 +327,15 @@ static void test_merge_math(void **state)
         }
         const double want = log(exact), share = 1 - (with_sink ? exp((double)sink) : 0) / exact;
         if (!(fabs(got - want) <= 0x1p-22 * (4 + fabs(want))) || !(fabs(parts - share) <= 0x1p-21 * (1 + n)))
-            fail_msg("round %d: LSE %.9g, want %.9g; weights add up to %.9g, want %.9g", round, got, want, parts, share);
+            fail_msg("round %d: LSE %.9g, want %.9g; weights add up to %.9g, want %.9g", round, got, want,
+                     parts, share);
     }
 }
 
 /* ---- whole plans on fibers ------------------------------------------------------------------------------------------- */
 
-static void run_twice(const struct workload *w, const struct truth *truth, const struct plan *p, uint64_t seed,
-                      const char *who)
+static void run_twice(const struct workload *w, const struct truth *truth, const struct plan *p,
+                      uint64_t seed, const char *who)
 {
     struct result r[2];
     struct why why = {""};
@@ -349,8 +353,8 @@ static void run_twice(const struct workload *w, const struct truth *truth, const
     }
     const struct comparison c = compare_result(&w->batch, &r[0], &truth->oracle, &truth->model);
     if (!c.ok)
-        fail_msg("%s, %s: row %lld dim %d: got %.9g, want %.9g (within %.2g)", who, w->name, (long long)c.bad_row,
-                 c.bad_dim, c.got, c.want, c.bound);
+        fail_msg("%s, %s: row %lld dim %d: got %.9g, want %.9g (within %.2g)", who, w->name,
+                 (long long)c.bad_row, c.bad_dim, c.got, c.want, c.bound);
     if (memcmp(r[0].o, r[1].o, r[0].o_elements * sizeof *r[0].o) != 0 ||
         memcmp(r[0].lse, r[1].lse, r[0].n_rows * sizeof *r[0].lse) != 0)
         fail_msg("%s, %s: other bits under another order of CTAs", who, w->name);
