@@ -1,3 +1,4 @@
+#include "lab/baseline.h"
 #include "lab/colocate_rows.h"
 #include "lab/device_run.h"
 #include "lab/each_plan.h"
@@ -12,16 +13,21 @@
 struct bench {
     struct device_run run;
     int32_t done; /* plans, for progress */
+    /* of the workload that is under way, for its peers */
+    const struct workload *w;
+    struct machine m;
+    enum status peers; /* the first failure of --baseline, over all workloads, and why */
+    struct why peers_why;
 };
 
 /* Judges need a machine to plan for: the same that the policies get. */
 static enum status begin(struct each_plan *e, const struct workload *w, struct why *why)
 {
     struct bench *b = e->user;
-    struct machine m;
-    TRY(command_machine(e->args, w, &m, why));
+    TRY(command_machine(e->args, w, &b->m, why));
+    b->w = w;
     if (isatty(2) && !e->args->quiet) fprintf(stderr, "\r%s: tensors and judges ", w->name);
-    return device_run_begin(&b->run, w, &m, why);
+    return device_run_begin(&b->run, w, &b->m, why);
 }
 
 static enum status write_spans(const struct args *a, const struct plan *plan, struct sim_result *s,
@@ -56,9 +62,29 @@ static enum status measure(struct each_plan *e, const struct workload *w, const 
     return status;
 }
 
+/* A wrong peer does not keep later workloads from theirs; a machine that lacks something, or a broken child, would only
+ * say the same again. */
+static void run_peers(struct each_plan *e, struct bench *b)
+{
+    struct why why = {""};
+    const struct baseline peers = {.w = b->w,
+                                   .m = &b->m,
+                                   .run = &b->run,
+                                   .runs = e->args->runs,
+                                   .timeout_s = BASELINE_TIMEOUT_S,
+                                   .quiet = e->args->quiet};
+    if (!e->args->baseline || !(b->peers == STATUS_OK || b->peers == STATUS_MISMATCH)) return;
+    if (isatty(2) && !e->args->quiet) fprintf(stderr, "\r\033[K%s: peers ", b->w->name);
+    const enum status status = baseline_run(&peers, &e->rows, &why);
+    if (status == STATUS_OK || (b->peers != STATUS_OK && status == STATUS_MISMATCH)) return;
+    b->peers = status;
+    b->peers_why = why;
+}
+
 static void end(struct each_plan *e)
 {
     struct bench *b = e->user;
+    run_peers(e, b);
     device_run_end(&b->run);
     if (isatty(2) && !e->args->quiet) fputs("\r\033[K", stderr);
 }
@@ -77,6 +103,12 @@ int cmd_bench(int argc, char **argv)
     } else if (status == STATUS_OK) {
         b.run.ladder = (enum cuda_ladder)a.ladder;
         status = each_plan_run(&e, &why);
+    }
+    if (status == STATUS_OK) {
+        status = b.peers;
+        why = b.peers_why;
+    } else if (b.peers != STATUS_OK) {
+        fprintf(stderr, "tandem: %s\n", b.peers_why.text);
     }
     if (e.rows.n) rows_print(&e.rows, a.format, stdout);
     rows_free(&e.rows);

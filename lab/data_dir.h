@@ -8,4 +8,7 @@
  * the executable, else below the working directory. Truncates never: returns 0, or -1 if it does not fit. */
 int data_dir(const char *env, const char *subdir, char *out, size_t size);
 
+/* The same for one file, `name` in that directory. */
+int data_file(const char *env, const char *subdir, const char *name, char *out, size_t size);
+
 #endif

@@ -62,9 +62,10 @@ static struct row_ref row_of(const struct batch *b, int64_t row)
     return (struct row_ref){low, token - b->qo_indptr[low], (int32_t)(row % heads)};
 }
 
-static enum status make_sample(struct device_run *r, const struct workload *w, struct why *why)
+enum status device_run_sample(struct device_run *r, const struct workload *w, struct why *why)
 {
     const struct batch *b = &w->batch;
+    if (r->rows) return STATUS_OK;
     const int64_t all = (int64_t)b->qo_indptr[b->n_requests] * b->shape.num_qo_heads;
     struct rng rng = {w->seed ^ 0x53414d504c45}; /* other numbers than those that filled the tensors */
     r->n_rows = all < DEVICE_SAMPLE_ROWS ? (int32_t)all : DEVICE_SAMPLE_ROWS;
@@ -72,12 +73,18 @@ static enum status make_sample(struct device_run *r, const struct workload *w, s
     if (!r->rows) return status_fail(why, STATUS_NO_MEMORY, "sample of rows: out of memory");
     for (int32_t i = 0; i < r->n_rows; i++)
         r->rows[i] = row_of(b, (int64_t)rng_below(&rng, (uint64_t)all));
-    TRY(oracle_result_create_rows(b, (size_t)r->n_rows, &r->sample, why));
-    return oracle_run_rows(b, &r->truth.tensors, r->rows, r->n_rows, &r->sample, why);
+    enum status status = oracle_result_create_rows(b, (size_t)r->n_rows, &r->sample, why);
+    if (status == STATUS_OK)
+        status = oracle_run_rows(b, &r->truth.tensors, r->rows, r->n_rows, &r->sample, why);
+    if (status == STATUS_OK) return STATUS_OK;
+    oracle_result_free(&r->sample);
+    free(r->rows);
+    r->rows = NULL;
+    return status;
 }
 
-static enum status report(const struct workload *w, const struct comparison *c, const char *who,
-                          struct why *why)
+enum status device_run_report(const struct workload *w, const struct comparison *c, const char *who,
+                              struct why *why)
 {
     const int32_t heads = w->batch.shape.num_qo_heads;
     if (c->ok) return STATUS_OK;
@@ -103,7 +110,7 @@ static enum status make_judge(struct device_run *r, const struct workload *w, co
     if (status != STATUS_OK) return status;
     const struct comparison c =
         compare_rows(&w->batch, &r->judge, r->rows, r->n_rows, &r->sample, &r->truth.model);
-    return report(w, &c, "attn_1_naive", why);
+    return device_run_report(w, &c, "attn_1_naive", why);
 }
 
 static double pairs_of(const struct batch *b)
@@ -122,7 +129,7 @@ enum status device_run_begin(struct device_run *r, const struct workload *w, con
         status = tensors_create(&w->batch, &w->layout, w->fill, w->seed, &r->truth.tensors, why);
     if (status == STATUS_OK) truth_set_numerics(w, numerics_of(NUMERICS_DEVICE, &w->batch), &r->truth);
     if (status == STATUS_OK) status = upload(r, w, why);
-    if (status == STATUS_OK && !r->whole) status = make_sample(r, w, why);
+    if (status == STATUS_OK && !r->whole) status = device_run_sample(r, w, why);
     if (status == STATUS_OK && !r->whole) status = make_judge(r, w, m, why);
     if (status != STATUS_OK) device_run_end(r);
     return status;
@@ -205,7 +212,7 @@ static enum status judge(struct device_run *r, const struct workload *w, struct 
     record->max_err_o = c.max_err_o;
     record->max_err_lse = c.max_err_lse;
     note_option(record, "of_bound=%.2f", c.of_bound);
-    TRY(report(w, &c, record->policy, why));
+    TRY(device_run_report(w, &c, record->policy, why));
     if (!r->whole) TRY(compare_with_judge(r, w, record->policy, why));
     return compare_repeat(r, w, record->policy, why);
 }
@@ -243,8 +250,7 @@ enum status device_run_time(struct device_run *r, const struct machine *m,
     record->time_p90_us = t.p90_us;
     record->runs = t.runs;
     record->joules = t.joules;
-    record->limit_ratio = record->limit_us > 0 ? record->time_us / record->limit_us : NAN;
-    record->tensor_util = record->flops / (record->time_us * 1e3 * m->gpu.peak_flops_per_ns);
+    run_note_ratios(m, record);
     if (!isnan(t.sustained_us)) note_option(record, "sustained_us=%.2f watts=%.0f", t.sustained_us, t.watts);
     note_option(record, "sm_mhz=%d mem_mhz=%d", t.sm_mhz, t.memory_mhz);
     return STATUS_OK;

@@ -15,7 +15,7 @@ struct device_run {
     enum cuda_ladder ladder;
     struct truth truth; /* tensors and error model; the oracle's whole result where `whole` */
     bool whole;
-    struct row_ref *rows; /* else: the sample */
+    struct row_ref *rows; /* the sample; where `whole`, only after device_run_sample */
     int32_t n_rows;
     struct oracle_result sample;
     struct result judge; /* of attn_1_naive */
@@ -35,6 +35,14 @@ void device_run_release(struct device_run *r);
 
 /* Frees what a begin made; the device stays open. */
 void device_run_end(struct device_run *r);
+
+/* Draws SAMPLE_ROWS rows by the workload's seed (all of a smaller batch's number, some perhaps twice) and has the oracle
+ * do them: rows, n_rows, sample. Needs the tensors only, no device. Nothing happens where a sample is there already. */
+enum status device_run_sample(struct device_run *r, const struct workload *w, struct why *why);
+
+/* A comparison's verdict in one line: STATUS_MISMATCH names the first element out of bounds of what `who` computed. */
+enum status device_run_report(const struct workload *w, const struct comparison *c, const char *who,
+                              struct why *why);
 
 /* Prepares the plan, runs it twice over poisoned outputs, compares with the judges; both runs must give the same bits.
  * Fills executor, max_err_*, kernels in the options; STATUS_MISMATCH with the first fault. */

@@ -1,6 +1,9 @@
 /* tandem: mixed prefill/decode attention batches, planned, proved, executed, simulated and plotted. */
 #include "lab/commands.h"
+
+#include "lab/child.h"
 #include "lab/out_file.h"
+#include "lab/scratch_dir.h"
 
 #include <signal.h>
 #include <stdlib.h>
@@ -39,7 +42,9 @@ static void usage(FILE *out)
 /* Interrupted: nothing half-written stays behind. Only async-signal-safe calls. */
 static void on_interrupt(int signal_number)
 {
+    child_kill_on_signal();
     out_file_abort_all_on_signal();
+    scratch_dir_abort_on_signal();
     _exit(128 + signal_number);
 }
 

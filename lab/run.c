@@ -84,6 +84,18 @@ static void note_choice(const struct auto_choice *c, struct record *r)
                  c->next->name, 100 * (c->next_us / c->time_us - 1));
 }
 
+void run_note_limits(const struct workload *w, const struct machine *m, struct record *r)
+{
+    r->flops = cost_batch_flops(&w->batch);
+    r->limit_us = cost_limit_ns(&w->batch, &m->gpu) / 1e3;
+}
+
+void run_note_ratios(const struct machine *m, struct record *r)
+{
+    r->limit_ratio = r->limit_us > 0 ? r->time_us / r->limit_us : NAN;
+    r->tensor_util = r->flops / (r->time_us * 1e3 * m->gpu.peak_flops_per_ns);
+}
+
 enum status run_describe(const struct workload *w, const struct machine *m, const struct plan *plan,
                          struct record *r, struct why *why)
 {
@@ -96,8 +108,7 @@ enum status run_describe(const struct workload *w, const struct machine *m, cons
     r->ctas = 0;
     for (int32_t g = 0; g < plan->n_grids; g++)
         r->ctas += plan->grids[g].n_ctas;
-    r->flops = cost_batch_flops(&w->batch);
-    r->limit_us = cost_limit_ns(&w->batch, &m->gpu) / 1e3;
+    run_note_limits(w, m, r);
     record_set_text(r->status, "ok");
     return cost_imbalance(plan, &w->batch, &m->gpu, &m->kernels, &r->imbalance) == STATUS_OK
                ? STATUS_OK

@@ -43,6 +43,10 @@ enum status run_plan(const struct workload *w, const struct machine *m, const st
 enum status run_describe(const struct workload *w, const struct machine *m, const struct plan *plan,
                          struct record *r, struct why *why);
 
+/* What holds whatever runs the batch: flops, limit_us. And of its time_us to those: limit_ratio, tensor_util. */
+void run_note_limits(const struct workload *w, const struct machine *m, struct record *r);
+void run_note_ratios(const struct machine *m, struct record *r);
+
 /* Executes the plan on the CPU and compares with the oracle: max_err_*, status. STATUS_MISMATCH with the
  * first bad element in *why when it is wrong. */
 enum status run_verify(const struct workload *w, const struct truth *truth, const struct plan *plan,

@@ -748,6 +748,17 @@ static void add_table(struct writing *x, const struct workload *w, int32_t *ragg
     add_ints(x, "kv_indptr", ragged, n + 1);
 }
 
+static void add_answer(struct writing *x, const struct workload *w, const struct oracle_result *answer)
+{
+    const int64_t tokens = w->batch.qo_indptr[w->batch.n_requests];
+    struct npy_array *o = add(x, "o", 'f', 8, answer->o), *lse = add(x, "lse", 'f', 8, answer->lse);
+    add_dim(o, tokens);
+    add_dim(o, w->batch.shape.num_qo_heads);
+    add_dim(o, w->batch.shape.head_dim_vo);
+    add_dim(lse, tokens);
+    add_dim(lse, w->batch.shape.num_qo_heads);
+}
+
 static enum status write_arrays(const char *path, const struct writing *x, struct why *why)
 {
     struct npz_writer *writer;
@@ -802,12 +813,7 @@ enum status tensor_file_write(const char *path, const struct workload *w, const 
         if (s->kv_latent) add_number(x, "head_dim_vo", s->head_dim_vo);
         add_table(x, w, ragged);
         add_mask(x, w);
-        struct npy_array *o = add(x, "o", 'f', 8, answer->o), *lse = add(x, "lse", 'f', 8, answer->lse);
-        add_dim(o, tokens);
-        add_dim(o, s->num_qo_heads);
-        add_dim(o, s->head_dim_vo);
-        add_dim(lse, tokens);
-        add_dim(lse, s->num_qo_heads);
+        if (answer) add_answer(x, w, answer);
         status = write_arrays(path, x, why);
     }
     free(ragged);

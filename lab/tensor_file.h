@@ -26,7 +26,7 @@ void tensor_file_free(struct tensor_file *f);
  * device with weights in the type of Q. */
 struct numerics tensor_file_numerics(const struct tensor_file *f);
 
-/* Writes a workload's tensors and the right answer (o and lse in fp64), whole or not at all. */
+/* Writes a workload's tensors and the right answer (o and lse in fp64; NULL: without), whole or not at all. */
 enum status tensor_file_write(const char *path, const struct workload *w, const struct tensors *t,
                               const struct oracle_result *answer, struct why *why);
 
