@@ -10,6 +10,7 @@
 
 #include "lab/data_dir.h"
 #include "lab/profile.h"
+#include "lab/profile_write.h"
 
 #include <limits.h>
 #include <math.h>
@@ -243,6 +244,111 @@ static void test_gpu_dir(void **state)
     free(kept);
 }
 
+/* ---- profiles of a probe */
+
+/* A card that no shipped profile is of. */
+static struct probe other_card(void)
+{
+    struct probe p = {.cc_major = 9,
+                      .max_threads_per_sm = 1536,
+                      .max_ctas_per_sm = 24,
+                      .registers_per_sm = 32768,
+                      .smem_per_sm_bytes = 233472,
+                      .smem_optin_bytes = 232448,
+                      .l2_bytes = 62914560,
+                      .n_gpcs = 2,
+                      .gpc_sms = {60, 54}};
+    p.card.sm_count = 114;
+    p.hbm_by_sms = (struct probe_curve){.n = 2, .x = {1, 114}, .y = {{88.25, 0.01}, {4100, 0.01}}};
+    p.hbm_by_bytes = (struct probe_curve){.n = 1, .x = {32768}, .y = {{4200, 0.01}}};
+    p.stream_latency_ns.value = 777;
+    p.launch_gap_ns.value = 1234;
+    p.turnaround_ns[1].value = 150;
+    p.hbm_latency_ns.value = 600;
+    return p;
+}
+
+/* The text that a probe makes of a shipped profile, loaded; says what went wrong. */
+static enum status rewrite(const struct probe *p, const char *base_name, struct gpu *out, struct why *why)
+{
+    const struct gpu base = load(base_name);
+    struct profile_value values[PROFILE_PROBED];
+    const int32_t n = profile_of_probe(p, &base, values);
+    char text[TEXT_MAX] = "";
+    FILE *file = open_shipped(base_name), *memory = fmemopen(text, TEXT_MAX, "w");
+    assert_true(n <= PROFILE_PROBED);
+    enum status status = profile_rewrite(file, base_name, "; made by a test\n", values, n, memory, why);
+    fclose(file);
+    fclose(memory);
+    if (status != STATUS_OK) return status;
+    assert_true(strncmp(text, "; made by a test\n\n[gpu]\n", 24) == 0);
+    file = fmemopen(text, strlen(text), "r");
+    status = profile_read(file, "made.ini", out, why);
+    fclose(file);
+    return status;
+}
+
+/* Measured keys are the probe's, all others the base's, whichever shipped profile that is. */
+static void test_probe_becomes_a_profile(void **state)
+{
+    const struct probe p = other_card();
+    (void)state;
+    for (int i = 0; i < N_SHIPPED; i++) {
+        const struct gpu base = load(shipped[i]);
+        struct gpu expected = base, got;
+        struct why why = {""};
+        if (rewrite(&p, shipped[i], &got, &why) != STATUS_OK) fail_msg("%s: %s", shipped[i], why.text);
+        snprintf(expected.name, sizeof expected.name, "made");
+        expected.cc_major = 9;
+        expected.cc_minor = 0;
+        expected.sm_count = 114;
+        expected.n_gpcs = 2;
+        memset(expected.gpc_sms, 0, sizeof expected.gpc_sms);
+        expected.gpc_sms[0] = 60;
+        expected.gpc_sms[1] = 54;
+        expected.max_threads_per_sm = 1536;
+        expected.max_ctas_per_sm = 24;
+        expected.registers_per_sm = 32768;
+        expected.smem_per_sm_bytes = 233472;
+        expected.smem_optin_bytes = 232448;
+        expected.hbm_bytes_per_ns = fmin(4200, base.peak_hbm_bytes_per_ns);
+        expected.sm_bytes_per_ns = 88.2; /* one decimal, and the even one of two as near */
+        expected.memory_latency_ns = 777;
+        expected.l2_bytes = 62914560;
+        expected.launch_ns = 1234;
+        expected.cta_start_ns = 750;
+        assert_memory_equal(&got, &expected, sizeof got);
+    }
+}
+
+/* A map that misses SMs is not written; the base's must then fit, or the profile is refused. */
+static void test_probe_with_half_a_map(void **state)
+{
+    struct probe p = other_card();
+    struct gpu got;
+    struct why why = {""};
+    (void)state;
+    p.n_gpcs = 1;
+    assert_int_equal(rewrite(&p, "h200", &got, &why), STATUS_BAD_INPUT);
+    assert_non_null(strstr(why.text, "gpc_sms sum to 132: expected sm_count 114"));
+    p.card.sm_count = 132;
+    if (rewrite(&p, "h200", &got, &why) != STATUS_OK) fail_msg("%s", why.text);
+    assert_true(got.n_gpcs == 8 && got.gpc_sms[7] == 18);
+}
+
+/* A base without a measured key cannot carry it. */
+static void test_rewrite_misses_a_key(void **state)
+{
+    const struct profile_value value = {"memory", "sm_count", "132", "driver"};
+    struct why why = {""};
+    FILE *file = open_shipped("h200"), *sink = fopen("/dev/null", "w");
+    (void)state;
+    assert_int_equal(profile_rewrite(file, "h200.ini", "", &value, 1, sink, &why), STATUS_BAD_INPUT);
+    assert_string_equal(why.text, "h200.ini: has 0 of the 1 keys that were measured");
+    fclose(file);
+    fclose(sink);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -253,6 +359,9 @@ int main(void)
         cmocka_unit_test(test_allowed_changes),
         cmocka_unit_test(test_lookup),
         cmocka_unit_test(test_gpu_dir),
+        cmocka_unit_test(test_probe_becomes_a_profile),
+        cmocka_unit_test(test_probe_with_half_a_map),
+        cmocka_unit_test(test_rewrite_misses_a_key),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
