@@ -4,10 +4,10 @@
     baseline.py --in tensors.npz [--sample sample.npz] [--out DIR] [--runs N] [--cpu]
 
 tensors.npz is what README, "Tensors in and out", describes. sample.npz: row [n] (token * num_qo_heads +
-head), o [n, head_dim] and lse [n]; without it the o of tensors.npz is what answers are compared with. One JSON
-line a peer on stdout, times in microseconds, and in DIR/PEER.npz its own o (and lse, natural log) at those
-rows, float32. What cannot run says why in its line. A package that is not installed has no line, but a remark
-on stderr.
+head), o [n, head_dim] and lse [n]; without it the o of tensors.npz is what answers are compared with. One
+JSON line a peer on stdout, times in microseconds, and in DIR/PEER.npz its own o (and lse, natural log) at
+those rows, float32. What cannot run says why in its line. A package that is not installed has no
+line, but a remark on stderr.
 
 --cpu: no times. PyTorch's plain arithmetic in double checks how pages are gathered, requests grouped, masks
 aligned.
