@@ -48,7 +48,7 @@ __global__ void colocate_reset(struct colocate_arrays x)
     }
 }
 
-/* Adds the elements that are not what they must be: done below n_memory and n_compute, untouched from there. */
+/* Adds the elements that are not what they must be: done below n_memory and n_compute, untouched beyond. */
 __global__ void colocate_check(struct colocate_arrays x, int64_t n_memory, int64_t n_compute,
                                unsigned long long *wrong)
 {
