@@ -3,6 +3,7 @@
 
 #include "cuda/colocate_body.cuh"
 #include "cuda/exec_internal.h"
+#include "cuda/quantile.h"
 
 #include <stdlib.h>
 
@@ -195,24 +196,11 @@ static enum status run_once(struct bench *b, int32_t which, bool barrier, int32_
 
 /* ---- all rows ------------------------------------------------------------------------------------------ */
 
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-static double quantile(const double *sorted, int32_t n, double q)
-{
-    const double at = q * (n - 1);
-    const int32_t below = (int32_t)at;
-    return sorted[below] + (at - below) * (sorted[below + 1 < n ? below + 1 : below] - sorted[below]);
-}
-
 static struct colocate_time time_of(struct bench *b, int32_t which)
 {
     double *us = b->us + (size_t)which * (size_t)b->runs;
-    qsort(us, (size_t)b->runs, sizeof *us, by_value);
-    return {quantile(us, b->runs, 0.5), quantile(us, b->runs, 0.1), quantile(us, b->runs, 0.9)};
+    quantile_sort(us, b->runs);
+    return {quantile_of(us, b->runs, 0.5), quantile_of(us, b->runs, 0.1), quantile_of(us, b->runs, 0.9)};
 }
 
 static void add_rows(struct bench *b, int32_t point, bool barrier, int32_t sm_mhz, struct colocate *out)

@@ -29,6 +29,7 @@ void cuda_close(struct cuda_device *d); /* NULL is fine */
 struct cuda_card {
     char name[64];
     int32_t driver, runtime; /* 1000 major + 10 minor */
+    int32_t cc_major, cc_minor;
     int32_t sm_count;
     int64_t memory_bytes, free_bytes;
     int32_t sm_mhz, memory_mhz; /* now; 0: not known */

@@ -1,6 +1,7 @@
 /* exec_time: how long a prepared plan takes, and when its items ran. Clocks and energy come from the driver's
  * management library where it is there; it is looked up at run time, so nothing is linked. */
 #include "cuda/exec_internal.h"
+#include "cuda/quantile.h"
 
 #include <chrono>
 #include <dlfcn.h>
@@ -73,6 +74,8 @@ extern "C" enum status cuda_card(struct cuda_device *d, struct cuda_card *out, s
     CUDA_TRY(cudaRuntimeGetVersion(&out->runtime));
     CUDA_TRY(cudaMemGetInfo(&free_bytes, &total));
     snprintf(out->name, sizeof out->name, "%.63s", d->properties.name);
+    out->cc_major = d->properties.major;
+    out->cc_minor = d->properties.minor;
     out->sm_count = d->properties.multiProcessorCount;
     out->memory_bytes = (int64_t)total;
     out->free_bytes = (int64_t)free_bytes;
@@ -86,22 +89,8 @@ extern "C" enum status cuda_card(struct cuda_device *d, struct cuda_card *out, s
 
 /* ---- timing ------------------------------------------------------------------------------------------------------ */
 
-static int compare_floats(const void *a, const void *b)
-{
-    const float x = *(const float *)a, y = *(const float *)b;
-    return (x > y) - (x < y);
-}
-
-static double quantile(const float *sorted, int32_t n, double q)
-{
-    const double at = q * (n - 1);
-    const int32_t below = (int32_t)at;
-    const double high = sorted[below + 1 < n ? below + 1 : below];
-    return sorted[below] + (at - below) * (high - sorted[below]);
-}
-
 /* One replay behind a flush of L2. The flush takes long enough that the host has queued everything by its end. */
-static enum status replay(struct cuda_device *d, int32_t run, cudaEvent_t begin, cudaEvent_t end, float *us,
+static enum status replay(struct cuda_device *d, int32_t run, cudaEvent_t begin, cudaEvent_t end, double *us,
                           struct why *why)
 {
     float ms = 0;
@@ -111,7 +100,7 @@ static enum status replay(struct cuda_device *d, int32_t run, cudaEvent_t begin,
     CUDA_TRY(cudaEventRecord(end, d->stream));
     CUDA_TRY(cudaEventSynchronize(end));
     CUDA_TRY(cudaEventElapsedTime(&ms, begin, end));
-    *us = ms * 1e3f;
+    *us = (double)ms * 1e3;
     return STATUS_OK;
 }
 
@@ -119,18 +108,18 @@ static enum status burst(struct cuda_device *d, const struct cuda_time_options *
                          cudaEvent_t end, struct cuda_timing *out, struct why *why)
 {
     const int32_t warm = options->runs / 10 > 3 ? options->runs / 10 : 3, n = options->runs;
-    float *us = (float *)malloc((size_t)n * sizeof *us), ignored;
+    double *us = (double *)malloc((size_t)n * sizeof *us), ignored;
     enum status status = us ? STATUS_OK : status_fail(why, STATUS_NO_MEMORY, "cuda_time: out of memory");
     for (int32_t i = 0; status == STATUS_OK && i < warm; i++)
         status = replay(d, i, begin, end, &ignored, why);
     for (int32_t i = 0; status == STATUS_OK && i < n; i++)
         status = replay(d, i, begin, end, &us[i], why);
     if (status == STATUS_OK) {
-        qsort(us, (size_t)n, sizeof *us, compare_floats);
+        quantile_sort(us, n);
         out->runs = n;
-        out->median_us = quantile(us, n, 0.5);
-        out->p10_us = quantile(us, n, 0.1);
-        out->p90_us = quantile(us, n, 0.9);
+        out->median_us = quantile_of(us, n, 0.5);
+        out->p10_us = quantile_of(us, n, 0.1);
+        out->p90_us = quantile_of(us, n, 0.9);
     }
     free(us);
     return status;

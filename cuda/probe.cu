@@ -1,16 +1,10 @@
 /* The order of probe's experiments, and what they share. */
 #include "cuda/probe_internal.h"
+#include "cuda/quantile.h"
 
-#include <stdlib.h>
 #include <string.h>
 
 static const size_t MOST_BYTES = (size_t)4 << 30, LEAST_BYTES = (size_t)64 << 20;
-
-static int by_value(const void *a, const void *b)
-{
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
 
 enum status probe_figure_of(struct probe_bench *b, probe_once once, const void *args, struct probe_figure *out,
                             struct why *why)
@@ -19,8 +13,8 @@ enum status probe_figure_of(struct probe_bench *b, probe_once once, const void *
     TRY(once(b, args, &ignored, why));
     for (int32_t i = 0; i < b->repeats; i++)
         TRY(once(b, args, &values[i], why));
-    qsort(values, (size_t)b->repeats, sizeof *values, by_value);
-    out->value = (values[b->repeats / 2] + values[(b->repeats - 1) / 2]) / 2;
+    quantile_sort(values, b->repeats);
+    out->value = quantile_of(values, b->repeats, 0.5);
     out->spread = (values[b->repeats - 1] - values[0]) / out->value;
     return STATUS_OK;
 }
@@ -43,8 +37,6 @@ enum status probe_end(struct probe_bench *b, double *ns, struct why *why)
 
 static void describe(const struct cudaDeviceProp *p, struct probe *out)
 {
-    out->cc_major = p->major;
-    out->cc_minor = p->minor;
     out->max_threads_per_sm = p->maxThreadsPerMultiProcessor;
     out->max_ctas_per_sm = p->maxBlocksPerMultiProcessor;
     out->registers_per_sm = p->regsPerMultiprocessor;

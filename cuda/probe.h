@@ -26,7 +26,7 @@ struct probe_curve {
 
 struct probe {
     struct cuda_card card;
-    int32_t cc_major, cc_minor, max_threads_per_sm, max_ctas_per_sm, registers_per_sm;
+    int32_t max_threads_per_sm, max_ctas_per_sm, registers_per_sm;
     int32_t smem_per_sm_bytes, smem_optin_bytes;
     int64_t l2_bytes;
 

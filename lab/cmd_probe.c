@@ -137,7 +137,9 @@ static void print_csv(const struct readings *r, const char *context)
         if (!isnan(x->x)) printf("%.9g", x->x);
         printf(",%s,%.9g,%s,", x->x_unit, x->value, x->unit);
         if (!isnan(x->spread)) printf("%.4g", x->spread);
-        printf(",%s\n", context);
+        putchar(',');
+        record_write_csv_text(stdout, context);
+        putchar('\n');
     }
 }
 
@@ -159,7 +161,7 @@ static enum status print_json(const struct readings *r, const char *context, str
     return ok ? STATUS_OK : status_fail(why, STATUS_IO, "stdout: cannot write JSON");
 }
 
-/* One line without commas: where and when the readings were taken. */
+/* One line: where and when the readings were taken. */
 static void describe(const struct probe *p, char *out, size_t size)
 {
     char utc[RECORD_TIME_MAX];
@@ -214,53 +216,57 @@ static enum status profile_text(const struct args *a, const struct probe *p, con
     return status;
 }
 
-static enum status write_profile(const struct args *a, const struct probe *p, const struct gpu *base,
-                                 const char *context, struct why *why)
-{
-    struct out_file out;
-    char *text = NULL;
-    enum status status = profile_text(a, p, base, context, &text, why);
-    if (status == STATUS_OK) status = out_file_open(a->out, &out, why);
-    if (status == STATUS_OK) {
-        fputs(text, out.stream);
-        status = out_file_commit(&out, why);
-    }
-    free(text);
-    return status;
-}
-
 static void tell(const char *name)
 {
     fprintf(stderr, "\r\033[Kprobe: %s ", name);
 }
 
-static enum status check_base(const struct args *a, const struct gpu *base, const struct probe *p,
+static enum status check_base(const struct args *a, const struct gpu *base, const struct cuda_card *card,
                               struct why *why)
 {
-    if (base->cc_major == p->cc_major) return STATUS_OK;
+    if (!a->out || base->cc_major == card->cc_major) return STATUS_OK;
     return status_fail(
         why, STATUS_BAD_INPUT,
-        "--gpu %.60s: a profile of compute capability %d.%d; %s has %d.%d: expected one of that kind", a->gpu,
-        base->cc_major, base->cc_minor, p->card.name, p->cc_major, p->cc_minor);
+        "--gpu %.60s: a profile of compute capability %d.%d; %s has %d.%d: expected one of that "
+        "kind",
+        a->gpu, base->cc_major, base->cc_minor, card->name, card->cc_major, card->cc_minor);
 }
 
-static enum status run(const struct args *a, struct cuda_device *device, struct why *why)
+static enum status measure(const struct args *a, struct cuda_device *device, const struct gpu *base,
+                           struct out_file *out, struct why *why)
 {
     static struct readings readings;
     struct probe p;
-    struct gpu base;
-    char context[256];
+    char context[256], *text = NULL;
     const bool progress = isatty(2) && !a->quiet;
-    TRY(profile_load(a->gpu, &base, why));
     TRY(probe_run(device, REPEATS, progress ? tell : NULL, &p, why));
     if (progress) fputs("\r\033[K", stderr);
     describe(&p, context, sizeof context);
     add_all(&readings, &p);
-    if (base.cc_major == p.cc_major) TRY(add_occupancies(&readings, device, a, &base, why));
+    if (base->cc_major == p.card.cc_major) TRY(add_occupancies(&readings, device, a, base, why));
     TRY(print(&readings, a, context, why));
     if (!a->out) return STATUS_OK;
-    TRY(check_base(a, &base, &p, why));
-    return write_profile(a, &p, &base, context, why);
+    const enum status status = profile_text(a, &p, base, context, &text, why);
+    if (status == STATUS_OK) fputs(text, out->stream);
+    free(text);
+    return status;
+}
+
+/* What can be refused is refused before half a minute of measuring. */
+static enum status run(const struct args *a, struct cuda_device *device, struct why *why)
+{
+    struct gpu base;
+    struct cuda_card card;
+    struct out_file out = {0};
+    TRY(profile_load(a->gpu, &base, why));
+    TRY(cuda_card(device, &card, why));
+    TRY(check_base(a, &base, &card, why));
+    if (a->out) TRY(out_file_open(a->out, &out, why));
+    const enum status status = measure(a, device, &base, &out, why);
+    if (!a->out) return status;
+    if (status == STATUS_OK) return out_file_commit(&out, why);
+    out_file_abort(&out);
+    return status;
 }
 
 int cmd_probe(int argc, char **argv)

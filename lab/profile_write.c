@@ -120,8 +120,8 @@ int32_t profile_of_probe(const struct probe *p, const struct gpu *base,
                          struct profile_value values[PROFILE_PROBED])
 {
     struct list l = {values, 0};
-    add(&l, "gpu", "cc_major", "driver", "%d", p->cc_major);
-    add(&l, "gpu", "cc_minor", "driver", "%d", p->cc_minor);
+    add(&l, "gpu", "cc_major", "driver", "%d", p->card.cc_major);
+    add(&l, "gpu", "cc_minor", "driver", "%d", p->card.cc_minor);
     add(&l, "gpu", "sm_count", "driver", "%d", p->card.sm_count);
     add_gpcs(&l, p);
     add(&l, "sm", "max_threads_per_sm", "driver", "%d", p->max_threads_per_sm);

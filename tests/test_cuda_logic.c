@@ -12,6 +12,7 @@
 #include "cuda/draw.h"
 #include "cuda/lower.h"
 #include "cuda/merge_math.h"
+#include "cuda/quantile.h"
 #include "cuda/walk.h"
 #include "lab/rng.h"
 #include "lab/run.h"
@@ -458,9 +459,24 @@ static void test_whole_plans_on_public_bugs(void **state)
     assert_true(plans > 0);
 }
 
+/* Quantiles lie between two values in proportion; one value is every quantile. */
+static void test_quantiles(void **state)
+{
+    double five[] = {40, 10, 50, 20, 30}, two[] = {3, 1}, one[] = {7};
+    (void)state;
+    quantile_sort(five, 5);
+    quantile_sort(two, 2);
+    assert_true(five[0] == 10 && five[4] == 50);
+    assert_true(quantile_of(five, 5, 0.5) == 30 && quantile_of(five, 5, 0) == 10 &&
+                quantile_of(five, 5, 1) == 50);
+    assert_true(fabs(quantile_of(five, 5, 0.1) - 14) < 1e-12 && quantile_of(two, 2, 0.5) == 2);
+    assert_true(quantile_of(one, 1, 0.1) == 7 && quantile_of(one, 1, 1) == 7);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_quantiles),
         cmocka_unit_test(test_draws_under_any_order),
         cmocka_unit_test(test_last_arrivers),
         cmocka_unit_test(test_walks),

@@ -249,7 +249,7 @@ static void test_gpu_dir(void **state)
 /* A card that no shipped profile is of. */
 static struct probe other_card(void)
 {
-    struct probe p = {.cc_major = 9,
+    struct probe p = {.card = {.cc_major = 9, .sm_count = 114},
                       .max_threads_per_sm = 1536,
                       .max_ctas_per_sm = 24,
                       .registers_per_sm = 32768,
@@ -258,7 +258,6 @@ static struct probe other_card(void)
                       .l2_bytes = 62914560,
                       .n_gpcs = 2,
                       .gpc_sms = {60, 54}};
-    p.card.sm_count = 114;
     p.hbm_by_sms = (struct probe_curve){.n = 2, .x = {1, 114}, .y = {{88.25, 0.01}, {4100, 0.01}}};
     p.hbm_by_bytes = (struct probe_curve){.n = 1, .x = {32768}, .y = {{4200, 0.01}}};
     p.stream_latency_ns.value = 777;
