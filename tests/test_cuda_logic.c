@@ -403,6 +403,75 @@ static void test_whole_plans_on_random_batches(void **state)
                   (unsigned long long)seed - 1);
 }
 
+/* Does the plan have a CTA whose lanes (POD-Attention's virtual CTAs) hold more than one item? */
+static bool has_lanes(const struct plan *p)
+{
+    for (int32_t i = 0; i < p->n_grids; i++) {
+        const struct grid *g = &p->grids[i];
+        const int32_t *list = p->list_indptr + g->list_begin;
+        for (int32_t role = 0; g->dispatch == DISPATCH_SM_TICKET && role < 2; role++)
+            if (kernel_role_lanes(kernel_row((enum kernel_id)g->kernel), role == WORK_DECODE) > 1 &&
+                list[role + 1] - list[role] > 1)
+                return true;
+    }
+    return false;
+}
+
+/* Does a row of a merge have a source that sees none of its keys (LSE = -inf), by the plan's items? */
+static bool has_blind_source(const struct plan *p, const struct batch *b)
+{
+    for (int32_t i = 0; i < p->n_items; i++) {
+        const struct item *item = &p->items[i];
+        const enum row_order order = kernel_row((enum kernel_id)item->kernel)->row_order;
+        for (int32_t row = item->row_begin; item->partial >= 0 && row < item->row_end; row++) {
+            const struct row_ref at = plan_row(p, b, item->group, item->kv_head, order, row);
+            const struct range seen = batch_visible(b, at.request, at.token);
+            if (seen.begin >= item->kv_end || seen.end <= item->kv_begin) return true;
+        }
+    }
+    return false;
+}
+
+/* Batches chosen to reach what random ones may miss: CTAs of several lanes, parts that saw nothing. */
+static void test_whole_plans_on_chosen_batches(void **state)
+{
+    static const int32_t decodes[][2] = {{20, 40}, {1, 16}, {1, 9}, {1, 23}, {1, 16}, {1, 5}, {1, 30}};
+    static const int32_t split[][2] = {{60, 300}, {1, 270}, {1, 40}};
+    static const struct {
+        const int32_t (*lengths)[2];
+        int32_t n;
+    } chosen[] = {{decodes, 7}, {split, 3}};
+    bool lanes = false, blind = false;
+    (void)state;
+    for (size_t k = 0; k < sizeof chosen / sizeof chosen[0]; k++) {
+        struct workload_params params = workload_default_params();
+        struct workload w;
+        struct machine m;
+        struct why why = {""};
+        int32_t qo_len[8], kv_len[8];
+        params.shape.num_qo_heads = 2;
+        params.shape.num_kv_heads = 1;
+        params.shape.head_dim_qk = params.shape.head_dim_vo = 16;
+        for (int32_t r = 0; r < chosen[k].n; r++) {
+            qo_len[r] = chosen[k].lengths[r][0];
+            kv_len[r] = chosen[k].lengths[r][1];
+        }
+        assert_int_equal(workload_from_lengths(qo_len, kv_len, chosen[k].n, &params, &w, &why), STATUS_OK);
+        assert_int_equal(workload_finish(&w, &why), STATUS_OK);
+        test_machine(&w, &m);
+        for (int32_t i = 0; i < policy_count(); i++) {
+            struct plan p = {0};
+            if (!make_plan(&w, &m, policy_at(i), "grid", &p)) continue;
+            lanes |= has_lanes(&p);
+            blind |= has_blind_source(&p, &w.batch);
+            plan_free(&p);
+        }
+        run_policies(&w, 0, 1, k);
+        workload_free(&w);
+    }
+    assert_true(lanes && blind);
+}
+
 /* The same lengths, divided by n, pages anew. */
 static void shrink(struct workload *w, int32_t n)
 {
@@ -481,6 +550,7 @@ int main(void)
         cmocka_unit_test(test_last_arrivers),
         cmocka_unit_test(test_walks),
         cmocka_unit_test(test_merge_math),
+        cmocka_unit_test(test_whole_plans_on_chosen_batches),
         cmocka_unit_test(test_whole_plans_on_random_batches),
         cmocka_unit_test(test_whole_plans_on_public_bugs),
     };
